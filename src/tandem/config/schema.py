@@ -1,0 +1,170 @@
+"""Every setting of a run, typed. The reference page of the docs is generated from this file.
+
+Importing it loads neither torch nor ray, vllm or megatron.
+"""
+
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+
+class Section(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, validate_default=True)
+
+
+class ModelConfig(Section):
+    path: str = Field("", description="Hugging Face folder or hub name of the start model; empty in a recipe that makes its own")
+    dtype: Literal["float32", "bfloat16"] = Field("bfloat16", description="dtype of weights and activations, in trainer and generator")
+    freeze_vision: bool = Field(False, description="keep the vision tower's weights as they are")
+
+
+class DataConfig(Section):
+    train_files: list[str] = Field(default_factory=list, description="parquet files in Geo3K's layout")
+    val_files: list[str] = Field(default_factory=list, description="held-out parquet files; empty: no validation")
+    train_batch_size: int = Field(32, ge=1, description="prompts a step")
+    max_prompt_length: int = Field(1024, ge=1, description="tokens, image tokens counted")
+    max_response_length: int = Field(2048, ge=1, description="tokens")
+    truncation: Literal["error", "left", "right", "middle"] = Field("error", description="what happens to a longer prompt that was not filtered")
+    filter_overlong: bool = Field(True, description="drop rows longer than max_prompt_length, and count them")
+    shuffle: bool = Field(True, description="a new order each epoch, from trainer.seed")
+    thinking: bool = Field(True, description="the template opens <think> (true) or writes an empty thought (false)")
+    val_max_rows: int = Field(0, ge=0, description="use only the first rows of the validation files; 0: all")
+
+
+class ParallelConfig(Section):
+    tp: int = Field(1, ge=1, description="tensor parallel size")
+    pp: int = Field(1, ge=1, description="pipeline parallel size")
+    vpp: int = Field(0, ge=0, description="virtual pipeline stages a device; 0: no interleaving")
+    cp: int = Field(1, ge=1, description="context parallel size")
+    ep: int = Field(1, ge=1, description="expert parallel size")
+    etp: int = Field(1, ge=1, description="tensor parallel size inside an expert")
+    sp: bool | None = Field(None, description="sequence parallel; default: on when tp > 1")
+
+
+class TrainerConfig(Section):
+    total_steps: int = Field(0, ge=0, description="stop after this many steps; 0: by epochs")
+    total_epochs: int = Field(1, ge=1, description="passes over the training rows, when total_steps is 0")
+    save_freq: int = Field(0, ge=0, description="checkpoint every this many steps; 0: only at the end")
+    test_freq: int = Field(0, ge=0, description="validate every this many steps; 0: only before and after")
+    val_before_train: bool = Field(True, description="validate before the first step")
+    nnodes: int = Field(1, ge=1, description="nodes")
+    devices_per_node: int = Field(1, ge=1, description="devices (on CPU: training processes) a node")
+    seed: int = Field(0, ge=0, description="the one seed every other is derived from")
+    deterministic: bool = Field(False, description="same seed, same machine, same numbers")
+    num_threads: int = Field(1, ge=1, description="CPU threads of a training rank (OMP_NUM_THREADS)")
+    offload: bool = Field(False, description="keep parameters, gradients and optimizer in host memory while generating")
+    recompute: bool = Field(False, description="full activation recompute, layer by layer")
+
+
+class BatchConfig(Section):
+    packing: bool = Field(True, description="sequences end to end with cu_seqlens (true) or a padded batch (false)")
+    micro_batch_size: int = Field(0, ge=0, description="sequences a micro-batch; 0: by max_tokens_per_device")
+    max_tokens_per_device: int = Field(4096, ge=1, description="tokens a micro-batch, when micro_batch_size is 0")
+    mini_batch_size: int = Field(0, ge=0, description="prompts an optimizer step; 0: all of the step's, strictly on-policy")
+    num_epochs: int = Field(1, ge=1, description="passes over a step's samples")
+
+
+class RolloutConfig(Section):
+    tp: int = Field(1, ge=1, description="tensor parallel size of one generator")
+    replicas: int = Field(1, ge=1, description="generators")
+    n: int = Field(8, ge=1, description="samples a prompt")
+    temperature: float = Field(1.0, gt=0, description="sampling temperature; applied again in the trainer's log-probs")
+    top_p: float = Field(1.0, gt=0, le=1, description="nucleus; below 1 log-probs of trainer and generator are not comparable")
+    top_k: int = Field(0, ge=0, description="0: off")
+    placement: Literal["colocated", "split"] = Field("colocated", description="share the trainer's devices, or have their own")
+    memory_share: float = Field(0.6, gt=0, lt=1, description="share of a device's memory for the generator (weights and cache)")
+    cache_bytes: int = Field(0, ge=0, description="KV and recurrent-state cache of one generator in bytes; 0: from memory_share")
+    max_model_len: int = Field(0, ge=0, description="longest sequence; 0: max_prompt_length + max_response_length")
+    max_num_seqs: int = Field(64, ge=1, description="sequences decoded together in one generator")
+    enforce_eager: bool = Field(False, description="no graph capture or compilation")
+    num_threads: int = Field(1, ge=1, description="CPU threads of a generator")
+    timeout_s: float = Field(1800, gt=0, description="longest wait for one rollout, start or publication")
+    val_temperature: float = Field(1.0, ge=0, description="temperature of validation samples; 0: greedy")
+    val_n: int = Field(1, ge=1, description="validation samples a prompt")
+
+
+class KLConfig(Section):
+    coef: float = Field(0.0, ge=0, description="weight of the KL term; 0: no reference model at all")
+    kind: Literal["k1", "abs", "k2", "k3"] = Field("k3", description="estimator; k3 is the low-variance one")
+    where: Literal["loss", "reward"] = Field("loss", description="added to the loss, or taken from the reward")
+
+
+class AlgorithmConfig(Section):
+    advantage: str = Field("grpo", description="advantage estimator, a name in tandem.algorithms")
+    loss: str = Field("ppo_clip", description="policy loss, a name in tandem.algorithms")
+    norm_by_std: bool = Field(True, description="divide centred rewards by the group's standard deviation")
+    clip_low: float = Field(0.2, gt=0, lt=1, description="the ratio is clipped at 1 - clip_low")
+    clip_high: float = Field(0.2, gt=0, description="the ratio is clipped at 1 + clip_high")
+    clip_dual: float = Field(0.0, ge=0, description="dual clip bound for negative advantages (3 is usual); 0: off")
+    aggregation: Literal["token_mean", "sequence_mean", "constant"] = Field("token_mean", description="how per-token losses become one number")
+    entropy_coef: float = Field(0.0, ge=0, description="weight of the entropy bonus")
+    old_logprobs: Literal["trainer", "rollout"] = Field("trainer", description="where the ratio's denominator comes from")
+    kl: KLConfig = KLConfig()
+
+
+class OptimizerConfig(Section):
+    lr: float = Field(1e-6, gt=0)
+    betas: tuple[float, float] = (0.9, 0.999)
+    eps: float = Field(1e-8, gt=0)
+    weight_decay: float = Field(0.0, ge=0)
+    clip_grad: float = Field(1.0, ge=0, description="largest global gradient norm; 0: off")
+    warmup_steps: int = Field(0, ge=0, description="linear warm-up")
+    schedule: Literal["constant", "cosine"] = "constant"
+
+
+class WarmStartConfig(Section):
+    """Supervised steps on the reference responses before the first RL step."""
+
+    max_steps: int = Field(0, ge=0, description="0: no warm start")
+    stop_probability: float = Field(0.0, ge=0, le=1, description="stop once the held-out reference answers are this probable; 0: run all steps")
+    batch_size: int = Field(32, ge=1, description="rows a step")
+    lr: float = Field(1e-3, gt=0)
+    warmup_steps: int = Field(20, ge=0)
+    weight_decay: float = Field(0.01, ge=0)
+    test_freq: int = Field(20, ge=1, description="look at the held-out probability every this many steps")
+
+
+class RewardConfig(Section):
+    name: str = Field("geo3k", description="grader, a name in tandem.rewards")
+    format_weight: float = Field(0.1, ge=0, le=1, description="share of the format score in the reward")
+    timeout_s: float = Field(5.0, gt=0, description="limit of one grading; then score 0, reason `timeout`")
+    num_workers: int = Field(1, ge=1, description="grader processes")
+
+
+class FidelityConfig(Section):
+    """Limits on |log p(trainer) - log p(generator)|; past one of them the run stops with a diagnosis. 0: not checked."""
+
+    max_logprob_abs_diff_mean: float = Field(0.05, ge=0)
+    max_kl_ref_at_start: float = Field(1e-6, ge=0, description="reference KL before the first update must be this close to 0")
+
+
+class SyncConfig(Section):
+    bucket_bytes: int = Field(256 << 20, ge=1 << 20, description="bytes of one bucket of weights")
+
+
+class ClusterConfig(Section):
+    address: str = Field("", description="Ray head to join, host:port; empty: start a local cluster")
+    master_port: int = Field(0, ge=0, le=65535, description="rendezvous port of the training ranks; 0: a free one")
+    dashboard_port: int = Field(0, ge=0, le=65535, description="port of Ray's dashboard on loopback; 0: no dashboard")
+    object_store_bytes: int = Field(0, ge=0, description="shared memory of a local Ray cluster; 0: 256 MiB on CPU, Ray's own choice elsewhere")
+
+
+class Config(Section):
+    recipe: str = Field("", description="the name this configuration came from")
+    prepare: Literal["", "demo"] = Field("", description="assets made before the run: `demo` draws the data and a tiny model")
+    run_dir: str = Field("", description="folder of the run; empty: runs/<recipe>-<time>")
+    device: Literal["auto", "npu", "gpu", "cpu"] = "auto"
+    resume: str = Field("never", description="auto, never or the path of a checkpoint")
+    model: ModelConfig = ModelConfig()
+    data: DataConfig = DataConfig()
+    parallel: ParallelConfig = ParallelConfig()
+    trainer: TrainerConfig = TrainerConfig()
+    batch: BatchConfig = BatchConfig()
+    rollout: RolloutConfig = RolloutConfig()
+    algorithm: AlgorithmConfig = AlgorithmConfig()
+    optimizer: OptimizerConfig = OptimizerConfig()
+    warm_start: WarmStartConfig = WarmStartConfig()
+    reward: RewardConfig = RewardConfig()
+    fidelity: FidelityConfig = FidelityConfig()
+    sync: SyncConfig = SyncConfig()
+    cluster: ClusterConfig = ClusterConfig()

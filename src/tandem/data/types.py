@@ -1,0 +1,58 @@
+"""What travels between the rooms: a row of a file, the prompt made of it, a sequence to train on. NumPy only, so that it pickles cheaply.
+
+Shapes: T tokens of one sequence, R response tokens, N image patches, I images, 3 rope axes (time, height, width).
+"""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+
+@dataclass(frozen=True)
+class Row:
+    """One row in Geo3K's layout, checked but not yet tokenized."""
+
+    id: str  # "<file name>:<row number>", stable between runs
+    data_source: str
+    messages: list[dict[str, str]]  # role, content; each "<image>" in a content stands for the next of `images`
+    images: list[bytes]  # encoded files (PNG, JPEG, ...), as the parquet holds them
+    ground_truth: str
+    extra_info: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Prompt:
+    """A row after its one pass through the processor; the trainer and the generator both consume exactly this."""
+
+    row: Row
+    token_ids: np.ndarray  # [T] int64, image pads expanded
+    position_ids: np.ndarray  # [3, T] int64, 3-axis rope positions
+    next_position: int  # the position (all three axes) of the first response token
+    pixel_values: np.ndarray | None  # [N, patch_dim] float32, None for a text row
+    image_grid_thw: np.ndarray | None  # [I, 3] int64, in patches
+    prefill: str  # what the template already wrote of the assistant's turn, e.g. "<think>\n": graded together with the response
+
+
+@dataclass(frozen=True)
+class Sequence:
+    """A prompt and a response to score or train on. `fields` holds one value for each response token."""
+
+    prompt: Prompt
+    response_ids: np.ndarray  # [R] int64
+    fields: dict[str, np.ndarray] = field(default_factory=dict)  # name -> [R] float32, e.g. advantages, weights, old_logprobs
+
+    @property
+    def num_tokens(self) -> int:
+        return len(self.prompt.token_ids) + len(self.response_ids)
+
+    @property
+    def token_ids(self) -> np.ndarray:
+        """[T] int64."""
+        return np.concatenate([self.prompt.token_ids, self.response_ids])
+
+    @property
+    def position_ids(self) -> np.ndarray:
+        """[3, T] int64: the response continues on all three axes from `prompt.next_position`."""
+        tail = self.prompt.next_position + np.arange(len(self.response_ids))
+        return np.concatenate([self.prompt.position_ids, np.broadcast_to(tail, (3, len(tail)))], axis=1)

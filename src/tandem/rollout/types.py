@@ -1,0 +1,34 @@
+"""What the generator is asked and what it answers. NumPy only."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from tandem.data.types import Prompt
+
+
+@dataclass(frozen=True)
+class SamplingParams:
+    num_samples: int = 1
+    temperature: float = 1.0  # 0 is greedy
+    top_p: float = 1.0
+    top_k: int = 0  # 0 is off
+    max_tokens: int = 1024
+    seed: int = 0  # the seed of request (prompt i, sample j) is derived from this one, the prompt's row id and j
+
+
+@dataclass(frozen=True)
+class Request:
+    prompt: Prompt
+    sampling: SamplingParams
+
+
+@dataclass(frozen=True)
+class Completion:
+    """One sample. Log-probs are of the sampled token under the policy's own distribution at `temperature`."""
+
+    token_ids: np.ndarray  # [R] int64, the end-of-turn token included when it was sampled
+    logprobs: np.ndarray  # [R] float32
+    text: str  # decoded without special tokens, without the prefill
+    finish_reason: str  # "stop", "length" or "abort"
+    version: int  # the weights' version that made it
