@@ -1,0 +1,39 @@
+"""The only room that knows which accelerator this is. `cpu`, `cuda` and `npu` offer the same names; `detect` picks one and says why."""
+
+import importlib.util
+import os
+from types import ModuleType
+
+from tandem.devices import cpu, cuda, npu
+from tandem.errors import UserError
+
+DEVICES: dict[str, ModuleType] = {"npu": npu, "gpu": cuda, "cpu": cpu}
+
+
+def detect(requested: str = "auto") -> tuple[ModuleType, str]:
+    """The device module to use and the reason for the choice.
+
+    Order: `requested` (config key `device`), the environment variable DEVICE, then `torch_npu`, CUDA, CPU.
+
+    Raises:
+        UserError: an unknown name, or a device that was asked for and is not here.
+    """
+    if requested in ("", "auto"):
+        requested = os.environ.get("DEVICE", "").lower()
+        reason = f"DEVICE={requested} asks for it"
+    else:
+        reason = f"device={requested} asks for it"
+    if requested:
+        if requested not in DEVICES:
+            raise UserError(
+                f"unknown device {requested!r}", "Tandem runs on npu, gpu and cpu", "set DEVICE (or device=) to npu, gpu or cpu, or leave it out"
+            )
+        missing = DEVICES[requested].missing()
+        if missing:
+            raise UserError(f"device {requested} is not usable here", missing, "install its stack, or choose another with DEVICE=npu|gpu|cpu")
+        return DEVICES[requested], reason
+    if importlib.util.find_spec("torch_npu") is not None and not npu.missing():
+        return npu, "torch_npu is installed and sees a device"
+    if not cuda.missing():
+        return cuda, "torch sees a CUDA device"
+    return cpu, "neither torch_npu nor a CUDA device was found"

@@ -1,0 +1,41 @@
+"""CPU: gloo between ranks, Megatron-Core through `megatron_cpu`."""
+
+NAME = "cpu"
+COLLECTIVE_BACKEND = "gloo"
+RAY_RESOURCE = "CPU"
+VISIBLE_DEVICES_VARIABLE = ""
+PEAK_FLOPS: float | None = None  # unknown, so no MFU is reported
+
+
+def missing() -> str:
+    """Why this device cannot be used here; empty when it can."""
+    return ""
+
+
+def environment(num_threads: int) -> dict[str, str]:
+    """Variables of every training process, set before torch is imported there."""
+    # Two OpenMP threads on a busy machine were 10 to 60 times slower than one; gloo finds its interface by host name otherwise.
+    return {"OMP_NUM_THREADS": str(num_threads), "MKL_NUM_THREADS": str(num_threads), "CUDA_VISIBLE_DEVICES": "", "TOKENIZERS_PARALLELISM": "false"}
+
+
+def prepare_megatron() -> None:
+    """What must happen in a training process before `megatron.core` is imported."""
+    from tandem.devices import megatron_cpu
+
+    megatron_cpu.install()
+
+
+def set_device(local_rank: int) -> None:
+    """Bind this process to one device."""
+
+
+def current() -> str:
+    """The torch device of this process."""
+    return "cpu"
+
+
+def memory_peak_bytes() -> int:
+    """Peak device memory of this process in bytes; on CPU the resident peak, since the device is the host."""
+    import resource
+
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024

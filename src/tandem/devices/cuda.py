@@ -1,0 +1,44 @@
+"""NVIDIA GPU: NCCL between ranks, Megatron-Core as it is."""
+
+NAME = "gpu"
+COLLECTIVE_BACKEND = "nccl"
+RAY_RESOURCE = "GPU"
+VISIBLE_DEVICES_VARIABLE = "CUDA_VISIBLE_DEVICES"
+PEAK_FLOPS: float | None = None  # depends on the model of the card
+
+
+def missing() -> str:
+    """Why this device cannot be used here; empty when it can."""
+    import torch
+
+    return "" if torch.cuda.is_available() else "torch.cuda.is_available() is False"
+
+
+def environment(num_threads: int) -> dict[str, str]:
+    """Variables of every training process, set before torch is imported there."""
+    return {"OMP_NUM_THREADS": str(num_threads), "CUDA_DEVICE_MAX_CONNECTIONS": "1", "TOKENIZERS_PARALLELISM": "false"}
+
+
+def prepare_megatron() -> None:
+    """What must happen in a training process before `megatron.core` is imported: nothing."""
+
+
+def set_device(local_rank: int) -> None:
+    """Bind this process to one device."""
+    import torch
+
+    torch.cuda.set_device(local_rank)
+
+
+def current() -> str:
+    """The torch device of this process."""
+    import torch
+
+    return f"cuda:{torch.cuda.current_device()}"
+
+
+def memory_peak_bytes() -> int:
+    """Peak device memory of this process in bytes."""
+    import torch
+
+    return torch.cuda.max_memory_allocated()

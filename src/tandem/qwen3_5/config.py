@@ -1,0 +1,93 @@
+"""From a Hugging Face Qwen3.5 config to Megatron's."""
+
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from megatron.core.transformer.transformer_config import TransformerConfig
+
+from tandem.config.schema import Config
+from tandem.errors import UserError
+
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
+
+
+def is_moe(hf_text_config) -> bool:
+    return getattr(hf_text_config, "num_experts", 0) > 0
+
+
+def transformer_config(hf_text_config, config: Config) -> TransformerConfig:
+    """Raises UserError for a layout this model cannot have."""
+    hf, parallel = hf_text_config, config.parallel
+    if parallel.tp > hf.num_key_value_heads:
+        raise UserError(
+            f"parallel.tp={parallel.tp} is more than the {hf.num_key_value_heads} key-value heads",
+            "the output gate would have to be sliced across ranks that share a key-value head",
+            f"set parallel.tp={hf.num_key_value_heads} or less",
+        )
+    dtype = DTYPES[config.model.dtype]
+    optional: dict[str, Any] = {}
+    if is_moe(hf):
+        optional.update(
+            num_moe_experts=hf.num_experts,
+            moe_router_topk=hf.num_experts_per_tok,
+            moe_ffn_hidden_size=hf.moe_intermediate_size,
+            moe_shared_expert_intermediate_size=hf.shared_expert_intermediate_size,
+            moe_shared_expert_gate=True,
+            moe_router_load_balancing_type="none",
+            moe_router_dtype="fp32",
+            moe_token_dispatcher_type="alltoall",
+            moe_aux_loss_coeff=0.0,
+        )
+    if config.trainer.recompute:
+        optional.update(recompute_granularity="full", recompute_method="uniform", recompute_num_layers=1)
+    sequence_parallel = parallel.tp > 1 if parallel.sp is None else parallel.sp
+    return TransformerConfig(
+        num_layers=hf.num_hidden_layers,
+        hidden_size=hf.hidden_size,
+        ffn_hidden_size=getattr(hf, "intermediate_size", None) or hf.moe_intermediate_size,
+        num_attention_heads=hf.num_attention_heads,
+        num_query_groups=hf.num_key_value_heads,
+        kv_channels=hf.head_dim,
+        normalization="RMSNorm",
+        layernorm_epsilon=hf.rms_norm_eps,
+        layernorm_zero_centered_gamma=True,
+        qk_layernorm=True,
+        attention_output_gate=True,
+        gated_linear_unit=True,
+        activation_func=F.silu,
+        add_bias_linear=False,
+        hidden_dropout=0.0,
+        attention_dropout=0.0,
+        # experimental_attention_variant stays None: its check refuses context parallelism
+        linear_conv_kernel_dim=hf.linear_conv_kernel_dim,
+        linear_key_head_dim=hf.linear_key_head_dim,
+        linear_value_head_dim=hf.linear_value_head_dim,
+        linear_num_key_heads=hf.linear_num_key_heads,
+        linear_num_value_heads=hf.linear_num_value_heads,
+        tensor_model_parallel_size=parallel.tp,
+        pipeline_model_parallel_size=parallel.pp,
+        virtual_pipeline_model_parallel_size=parallel.vpp or None,
+        context_parallel_size=parallel.cp,
+        expert_model_parallel_size=parallel.ep,
+        expert_tensor_parallel_size=parallel.etp,
+        sequence_parallel=sequence_parallel,
+        # With interleaved stages the batched form gives silently wrong gradients.
+        overlap_p2p_comm=bool(parallel.vpp),
+        batch_p2p_comm=not parallel.vpp,
+        variable_seq_lengths=True,
+        deallocate_pipeline_outputs=True,
+        calculate_per_token_loss=True,
+        hetereogenous_dist_checkpoint=True,  # Megatron's spelling; layers of two kinds
+        params_dtype=dtype,
+        pipeline_dtype=dtype,
+        bf16=dtype == torch.bfloat16,
+        persist_layer_norm=False,
+        bias_dropout_fusion=False,
+        masked_softmax_fusion=False,
+        gradient_accumulation_fusion=False,
+        perform_initialization=False,  # every weight comes from the checkpoint
+        transformer_impl="local",
+        deterministic_mode=False,
+        **optional,
+    )

@@ -1,0 +1,88 @@
+"""How a Megatron parameter is made of Hugging Face tensors, and back, under tensor parallelism. Pure functions on tensors.
+
+A rule's `split(tensors, rank, size)` gives one rank's parameter, `merge(shards)` the Hugging Face tensors of all ranks' parameters.
+"""
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+
+class Rule(Protocol):
+    def split(self, tensors: list[Tensor], rank: int, size: int) -> Tensor: ...
+    def merge(self, shards: list[Tensor]) -> list[Tensor]: ...
+
+
+@dataclass(frozen=True)
+class Whole:
+    """The same tensor on every rank."""
+
+    def split(self, tensors: list[Tensor], rank: int, size: int) -> Tensor:
+        return tensors[0]
+
+    def merge(self, shards: list[Tensor]) -> list[Tensor]:
+        return [shards[0]]
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Cut along dimension 0 (the output of a column-parallel layer)."""
+
+    def split(self, tensors: list[Tensor], rank: int, size: int) -> Tensor:
+        return tensors[0].chunk(size)[rank]
+
+    def merge(self, shards: list[Tensor]) -> list[Tensor]:
+        return [torch.cat(shards)]
+
+
+@dataclass(frozen=True)
+class Columns:
+    """Cut along dimension 1 (the input of a row-parallel layer)."""
+
+    def split(self, tensors: list[Tensor], rank: int, size: int) -> Tensor:
+        return tensors[0].chunk(size, 1)[rank]
+
+    def merge(self, shards: list[Tensor]) -> list[Tensor]:
+        return [torch.cat(shards, 1)]
+
+
+@dataclass(frozen=True)
+class Stacked:
+    """Several blocks of rows, each cut by rank, one below the other: `blocks[i]` lists the rows of the blocks inside Hugging Face tensor i."""
+
+    blocks: tuple[tuple[int, ...], ...]
+
+    def split(self, tensors: list[Tensor], rank: int, size: int) -> Tensor:
+        parts = [part for tensor, rows in zip(tensors, self.blocks) for part in tensor.split(rows)]
+        return torch.cat([part.chunk(size)[rank] for part in parts])
+
+    def merge(self, shards: list[Tensor]) -> list[Tensor]:
+        size, flat = len(shards), [rows for block in self.blocks for rows in block]
+        pieces = [shard.split([rows // size for rows in flat]) for shard in shards]
+        parts = iter([torch.cat([piece[i] for piece in pieces]) for i in range(len(flat))])
+        return [torch.cat([next(parts) for _ in block]) for block in self.blocks]
+
+
+@dataclass(frozen=True)
+class GatedQKV:
+    """q_proj (per head: query rows, gate rows), k_proj, v_proj -> per key-value group: queries, gates, key, value; groups cut by rank."""
+
+    num_heads: int
+    num_groups: int
+    head_dim: int
+
+    def split(self, tensors: list[Tensor], rank: int, size: int) -> Tensor:
+        q_proj, k_proj, v_proj = tensors
+        per_group = self.num_heads // self.num_groups
+        query, gate = q_proj.view(self.num_groups, per_group, 2, self.head_dim, -1).unbind(2)
+        key, value = (x.view(self.num_groups, 1, self.head_dim, -1) for x in (k_proj, v_proj))
+        return torch.cat([query, gate, key, value], 1).chunk(size)[rank].reshape(-1, q_proj.size(-1))
+
+    def merge(self, shards: list[Tensor]) -> list[Tensor]:
+        per_group, hidden = self.num_heads // self.num_groups, shards[0].size(-1)
+        mixed = torch.cat(shards).view(self.num_groups, -1, self.head_dim, hidden)
+        query, gate, key, value = mixed.split([per_group, per_group, 1, 1], 1)
+        q_proj = torch.stack([query, gate], 2)
+        return [x.reshape(-1, hidden) for x in (q_proj, key, value)]

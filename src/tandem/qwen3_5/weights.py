@@ -1,0 +1,165 @@
+"""The weight map: Hugging Face names <-> Megatron names, as a table, for the part of the model that a rank holds.
+
+    entries = weight_map(chunk)        # of this rank
+    load(chunk, source)                # Hugging Face -> Megatron
+    for name, tensor in tensors(chunks): ...   # Megatron -> Hugging Face, streamed
+
+Experts are named one by one (`experts.7.gate_proj.weight`), whether a checkpoint stores them so or fused.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from megatron.core import parallel_state
+from torch import Tensor
+
+from tandem.errors import UserError
+from tandem.qwen3_5.config import is_moe
+from tandem.qwen3_5.model import Qwen3_5Model
+from tandem.qwen3_5.rules import Columns, GatedQKV, Rows, Rule, Stacked, Whole
+
+TEXT = "model.language_model."
+
+
+class TensorSource(Protocol):
+    """Where Hugging Face tensors come from; `get` raises UserError when there is no such tensor."""
+
+    def get(self, name: str) -> Tensor: ...
+
+
+@dataclass(frozen=True)
+class Entry:
+    megatron: str
+    hf: tuple[str, ...]
+    rule: Rule
+    expert: bool = False  # sharded by the expert groups instead of the dense ones
+
+
+def weight_map(chunk: Qwen3_5Model) -> list[Entry]:
+    """Entries of every parameter of this model chunk, in the order of the layers."""
+    text, entries = chunk.hf_config.text_config, []
+    if chunk.pre_process:
+        entries.append(Entry("embedding.word_embeddings.weight", (TEXT + "embed_tokens.weight",), Rows()))
+        entries += [Entry("visual.model." + name, ("model.visual." + name,), Whole()) for name, _ in chunk.visual.model.named_parameters()]
+    for index, layer in enumerate(chunk.decoder.layers):
+        entries += _layer_map(text, f"decoder.layers.{index}.", f"{TEXT}layers.{layer.layer_number - 1}.", layer.layer_number - 1)
+    if chunk.post_process:
+        entries.append(Entry("decoder.final_layernorm.weight", (TEXT + "norm.weight",), Whole()))
+        if not chunk.share_embeddings_and_output_weights:
+            entries.append(Entry("output_layer.weight", ("lm_head.weight",), Rows()))
+        elif not chunk.pre_process:
+            entries.append(Entry("output_layer.weight", (TEXT + "embed_tokens.weight",), Rows()))
+    return entries
+
+
+def _layer_map(text, m: str, h: str, layer: int) -> list[Entry]:
+    heads, groups, dim = text.num_attention_heads, text.num_key_value_heads, text.head_dim
+    key_rows = text.linear_num_key_heads * text.linear_key_head_dim
+    value_rows = text.linear_num_value_heads * text.linear_value_head_dim
+    scalars = text.linear_num_value_heads
+    qkv_rows = (key_rows, key_rows, value_rows)
+    ma, ha, hd = m + "self_attention.", h + "self_attn.", h + "linear_attn."
+    table = [
+        (m + "input_layernorm.weight", (h + "input_layernorm.weight",), Whole()),
+        (m + "pre_mlp_layernorm.weight", (h + "post_attention_layernorm.weight",), Whole()),
+    ]
+    if text.layer_types[layer] == "full_attention":
+        table += [
+            (ma + "linear_qkv.weight", tuple(ha + f"{x}_proj.weight" for x in "qkv"), GatedQKV(heads, groups, dim)),
+            (ma + "linear_proj.weight", (ha + "o_proj.weight",), Columns()),
+            (ma + "q_layernorm.weight", (ha + "q_norm.weight",), Whole()),
+            (ma + "k_layernorm.weight", (ha + "k_norm.weight",), Whole()),
+        ]
+    else:
+        in_proj = tuple(hd + f"in_proj_{x}.weight" for x in ("qkv", "z", "b", "a"))
+        table += [
+            (ma + "in_proj.weight", in_proj, Stacked((qkv_rows, (value_rows,), (scalars,), (scalars,)))),
+            (ma + "conv1d.weight", (hd + "conv1d.weight",), Stacked((qkv_rows,))),
+            (ma + "A_log", (hd + "A_log",), Rows()),
+            (ma + "dt_bias", (hd + "dt_bias",), Rows()),
+            (ma + "out_norm.weight", (hd + "norm.weight",), Whole()),
+            (ma + "out_proj.weight", (hd + "out_proj.weight",), Columns()),
+        ]
+    entries = [Entry(*row) for row in table]
+    return entries + (_moe_map(text, m, h) if is_moe(text) else _mlp_map(text.intermediate_size, m + "mlp.", h + "mlp."))
+
+
+def _mlp_map(rows: int, m: str, h: str, expert: bool = False) -> list[Entry]:
+    return [
+        Entry(m + "linear_fc1.weight", (h + "gate_proj.weight", h + "up_proj.weight"), Stacked(((rows,), (rows,))), expert),
+        Entry(m + "linear_fc2.weight", (h + "down_proj.weight",), Columns(), expert),
+    ]
+
+
+def _moe_map(text, m: str, h: str) -> list[Entry]:
+    entries = [
+        Entry(m + "mlp.router.weight", (h + "mlp.gate.weight",), Whole()),
+        Entry(m + "mlp.shared_experts.gate_weight", (h + "mlp.shared_expert_gate.weight",), Whole()),
+        *_mlp_map(text.shared_expert_intermediate_size, m + "mlp.shared_experts.", h + "mlp.shared_expert."),
+    ]
+    num_local = text.num_experts // parallel_state.get_expert_model_parallel_world_size()
+    first = parallel_state.get_expert_model_parallel_rank() * num_local
+    for local in range(num_local):
+        megatron, hf = f"{m}mlp.experts.local_experts.{local}.", f"{h}mlp.experts.{first + local}."
+        entries += _mlp_map(text.moe_intermediate_size, megatron, hf, expert=True)
+    return entries
+
+
+def _group(entry: Entry) -> torch.distributed.ProcessGroup:
+    """The group among which the entry's parameter is cut."""
+    return parallel_state.get_expert_tensor_parallel_group() if entry.expert else parallel_state.get_tensor_model_parallel_group()
+
+
+@torch.no_grad()
+def load(chunk: Qwen3_5Model, source: TensorSource) -> None:
+    """Fill every parameter of the chunk from Hugging Face tensors, cast to the parameter's dtype.
+
+    Raises:
+        UserError: a tensor is missing or has another shape than the config says.
+    """
+    parameters = dict(chunk.named_parameters())
+    entries = weight_map(chunk)
+    assert {entry.megatron for entry in entries} == set(parameters), {entry.megatron for entry in entries} ^ set(parameters)
+    for entry in entries:
+        group, parameter = _group(entry), parameters[entry.megatron]
+        value = entry.rule.split([source.get(name) for name in entry.hf], group.rank(), group.size())
+        if value.shape != parameter.shape:
+            raise UserError(
+                f"{' + '.join(entry.hf)} gives shape {tuple(value.shape)}",
+                f"the model's config asks for {tuple(parameter.shape)} on this rank",
+                "use the config.json that belongs to these weights",
+            )
+        parameter.copy_(value)
+
+
+@torch.no_grad()
+def tensors(chunks: list[Qwen3_5Model]) -> Iterator[tuple[str, Tensor]]:
+    """Hugging Face tensors of which this rank is the one to publish, one entry gathered at a time.
+
+    Collective over each tensor-parallel group of the first data-parallel replica: all its ranks must drain their iterators. Together the
+    ranks yield every tensor of the model exactly once.
+    """
+    seen = set()
+    for chunk in chunks:
+        parameters = dict(chunk.named_parameters())
+        for entry in weight_map(chunk):
+            if entry.expert:
+                replica = parallel_state.get_expert_data_parallel_rank()
+            else:
+                replica = parallel_state.get_data_parallel_rank(with_context_parallel=True)
+            # the output weight tied to the embedding on another stage is published there
+            tied_copy = entry.megatron == "output_layer.weight" and entry.hf[0] != "lm_head.weight"
+            if replica != 0 or tied_copy:
+                continue
+            group, parameter = _group(entry), parameters[entry.megatron].detach()
+            shards = [parameter]
+            if group.size() > 1 and not isinstance(entry.rule, Whole):
+                shards = [torch.empty_like(parameter) for _ in range(group.size())]
+                torch.distributed.all_gather(shards, parameter.contiguous(), group=group)
+            if group.rank() == 0:
+                for name, tensor in zip(entry.hf, entry.rule.merge(shards)):
+                    assert name not in seen, name
+                    seen.add(name)
+                    yield name, tensor
