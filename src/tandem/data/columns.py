@@ -1,0 +1,88 @@
+"""The columns of a file in Geo3K's layout, and the check that a parquet file has them."""
+
+import pyarrow as pa
+
+from tandem.errors import UserError
+
+IMAGES = pa.list_(pa.struct([("bytes", pa.binary()), ("path", pa.string())]))
+MESSAGES = pa.list_(pa.struct([("role", pa.string()), ("content", pa.string())]))
+REWARD_MODEL = pa.struct([("style", pa.string()), ("ground_truth", pa.string())])
+
+EXPECTED = {  # column -> the type a message shows
+    "data_source": "string",
+    "prompt": "list<struct<role: string, content: string>>",
+    "images": "list<struct<bytes: binary, path: string>>",
+    "reward_model": "struct<style: string, ground_truth: string>",
+    "extra_info": "struct<...>",
+}
+REQUIRED = ("data_source", "prompt", "reward_model")  # a text-only file has no images; nothing is read from ability
+
+
+def check_schema(schema: pa.Schema, path: str) -> None:
+    """Raise `UserError` when `schema` lacks a required column, or one has a type that cannot be read."""
+    for name, expected in EXPECTED.items():
+        if name not in schema.names:
+            if name in REQUIRED:
+                raise UserError(
+                    f"{path}: column {name!r} is missing",
+                    f"the file has only {', '.join(schema.names) or 'no columns'}",
+                    f"write the file in Geo3K's layout, with {name}: {expected}",
+                )
+        elif not _FITS[name](schema.field(name).type):
+            raise UserError(
+                f"{path}: column {name!r} has type {schema.field(name).type}",
+                f"it must be {expected}",
+                "write the column again with that type (an explicit pyarrow schema keeps it)",
+            )
+
+
+def _is_string(kind: pa.DataType) -> bool:
+    return pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind)
+
+
+def _is_binary(kind: pa.DataType) -> bool:
+    return pa.types.is_binary(kind) or pa.types.is_large_binary(kind) or pa.types.is_binary_view(kind)
+
+
+def _is_list_of_structs(kind: pa.DataType) -> bool:
+    return (pa.types.is_list(kind) or pa.types.is_large_list(kind)) and pa.types.is_struct(kind.value_type)
+
+
+def _fields(kind: pa.DataType) -> dict[str, pa.DataType]:
+    return {kind.field(i).name: kind.field(i).type for i in range(kind.num_fields)}
+
+
+def _fits_messages(kind: pa.DataType) -> bool:
+    if not _is_list_of_structs(kind):
+        return False
+    fields = _fields(kind.value_type)
+    return all(name in fields and _is_string(fields[name]) for name in ("role", "content"))
+
+
+def _fits_images(kind: pa.DataType) -> bool:
+    """A field without any value has type null: a file of text rows, or one where no image has a path."""
+    if pa.types.is_null(kind):
+        return True
+    if not _is_list_of_structs(kind):
+        return (pa.types.is_list(kind) or pa.types.is_large_list(kind)) and pa.types.is_null(kind.value_type)
+    fields = _fields(kind.value_type)
+    of_bytes, of_path = fields.get("bytes", pa.null()), fields.get("path", pa.null())
+    is_empty = pa.types.is_null(of_bytes) and pa.types.is_null(of_path)
+    return not is_empty and (pa.types.is_null(of_bytes) or _is_binary(of_bytes)) and (pa.types.is_null(of_path) or _is_string(of_path))
+
+
+def _fits_reward(kind: pa.DataType) -> bool:
+    return pa.types.is_struct(kind) and _is_string(_fields(kind).get("ground_truth", pa.null()))
+
+
+def _fits_extra(kind: pa.DataType) -> bool:
+    return pa.types.is_struct(kind) or pa.types.is_null(kind)
+
+
+_FITS = {
+    "data_source": _is_string,
+    "prompt": _fits_messages,
+    "images": _fits_images,
+    "reward_model": _fits_reward,
+    "extra_info": _fits_extra,
+}

@@ -1,0 +1,166 @@
+"""A row's one pass through the chat template and the model's processor."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from tandem.config.schema import DataConfig
+from tandem.data.images import BROKEN, decode_rgb, reason
+from tandem.data.positions import rope_positions
+from tandem.data.rows import IMAGE_MARK
+from tandem.data.truncate import keep_indices
+from tandem.data.types import Prompt, Row
+from tandem.errors import UserError
+
+VISION_TOKENS = ("<|image_pad|>", "<|video_pad|>", "<|vision_start|>", "<|vision_end|>", "<|vision_pad|>")
+ASSISTANT = "<|im_start|>assistant\n"
+
+
+@dataclass(frozen=True)
+class PromptSet:
+    prompts: list[Prompt]
+    num_overlong: int  # rows left out because they are longer than data.max_prompt_length
+
+
+class PromptBuilder:
+    """Turns rows into prompts, and text into token ids and back, as one model folder says.
+
+    Raises:
+        UserError: config, processor or chat template of `model_path` cannot be loaded, or the processor is not Qwen3.5's.
+    """
+
+    def __init__(self, model_path: str, data: DataConfig):
+        from transformers import AutoConfig, AutoProcessor, Qwen3VLProcessor  # seconds to import
+
+        try:
+            config = AutoConfig.from_pretrained(model_path)
+            self.processor = AutoProcessor.from_pretrained(model_path)
+        except (OSError, ValueError, KeyError) as error:
+            fix = "set model.path to a complete Hugging Face folder: config, tokenizer and preprocessor files"
+            raise UserError(f"model {model_path!r} cannot be loaded", reason(error), fix) from error
+        if not isinstance(self.processor, Qwen3VLProcessor):
+            why = f"its processor is {type(self.processor).__name__}, not Qwen3VLProcessor"
+            raise UserError(f"model {model_path!r} is no Qwen3.5 vision-language model", why, "set model.path to a Qwen3.5 model")
+        if not self.processor.chat_template:
+            raise UserError(f"model {model_path!r} has no chat template", "prompts are rendered with it", "add its chat_template.jinja")
+        self.data = data
+        self.tokenizer = self.processor.tokenizer
+        self.vocab_size = config.get_text_config().vocab_size
+        self.merge_size = self.processor.image_processor.merge_size
+        self.image_token_id, self.end_token_id = self.tokenizer.convert_tokens_to_ids(["<|image_pad|>", "<|im_end|>"])
+        self._stop_ids = _stop_ids(model_path, self.end_token_id)
+
+    def build(self, row: Row) -> Prompt:
+        """The whole prompt of `row`, however long. Raises `UserError` naming the row when it cannot be rendered or processed."""
+        from jinja2 import TemplateError
+
+        try:
+            text = self.processor.apply_chat_template(
+                _messages_in_parts(row), tokenize=False, add_generation_prompt=True, enable_thinking=self.data.thinking
+            )
+            images = [decode_rgb(data) for data in row.images] or None
+            outputs = self.processor(text=[text], images=images, return_tensors="pt")
+            token_ids = outputs["input_ids"][0].numpy()
+            grid = outputs["image_grid_thw"].numpy() if images else None
+            position_ids, next_position = rope_positions(token_ids, self.image_token_id, grid, self.merge_size)
+        except (*BROKEN, TemplateError) as error:
+            raise UserError(f"row {row.id} cannot become a prompt", reason(error), "correct the row, or remove it") from error
+        return Prompt(
+            row=row,
+            token_ids=token_ids,
+            position_ids=position_ids,
+            next_position=next_position,
+            pixel_values=outputs["pixel_values"].numpy() if images else None,
+            image_grid_thw=grid,
+            prefill=text.rpartition(ASSISTANT)[2],
+        )
+
+    def shorten(self, prompt: Prompt) -> Prompt:
+        """`prompt` cut to data.max_prompt_length as data.truncation says: only text of messages goes, never an image or the template."""
+        limit = self.data.max_prompt_length
+        num_tokens = len(prompt.token_ids)
+        if num_tokens <= limit:
+            return prompt
+        keep = None
+        if self.data.truncation != "error":
+            tokens = self.tokenizer.convert_ids_to_tokens(prompt.token_ids.tolist())
+            added = np.isin(prompt.token_ids, list(self.tokenizer.added_tokens_decoder))
+            keep = keep_indices(tokens, added, num_tokens - limit, self.data.truncation)
+        if keep is None:
+            why = "data.truncation is error" if self.data.truncation == "error" else "without all its text it would still be longer"
+            fix = "raise data.max_prompt_length, or set data.filter_overlong=true to leave such rows out"
+            raise UserError(f"row {prompt.row.id} has {num_tokens} tokens, data.max_prompt_length is {limit}", why, fix)
+        token_ids = prompt.token_ids[keep]
+        position_ids, next_position = rope_positions(token_ids, self.image_token_id, prompt.image_grid_thw, self.merge_size)
+        return replace(prompt, token_ids=token_ids, position_ids=position_ids, next_position=next_position)
+
+    def encode_response(self, text: str) -> np.ndarray:
+        """[R] int64: `text` as the assistant would go on after the prefill, and the end of its turn."""
+        ids = self.tokenizer(text, add_special_tokens=False)["input_ids"]
+        return np.array([*ids, self.end_token_id], dtype=np.int64)
+
+    def decode(self, ids: np.ndarray | list[int]) -> str:
+        """The text of `ids` without special tokens; <think> and </think> are text."""
+        return self.tokenizer.decode([int(token) for token in ids], skip_special_tokens=True)
+
+    def banned_token_ids(self) -> list[int]:
+        """Ids that the policy must never sample: vision tokens (the next forward pass would look for an image) and the unused
+        rows between the tokenizer's last id and the model's padded vocabulary."""
+        vision = self.tokenizer.convert_tokens_to_ids(list(VISION_TOKENS))
+        known = self.tokenizer.get_vocab().values()
+        return sorted({*vision} | {*range(self.vocab_size)} - {*known})
+
+    def stop_token_ids(self) -> list[int]:
+        """Ids that end a response: the end of the turn, and what generation_config.json names."""
+        return self._stop_ids
+
+
+def build_prompts(rows: list[Row], builder: PromptBuilder, on_progress: Callable[[int, int], None] | None = None) -> PromptSet:
+    """Every row as a prompt no longer than data.max_prompt_length. Only length leaves a row out; any other fault raises.
+
+    Args:
+        on_progress: called with (rows done, rows in all) after each row.
+    """
+    prompts, num_overlong = [], 0
+    for done, row in enumerate(rows, start=1):
+        prompt = builder.build(row)
+        if builder.data.filter_overlong and len(prompt.token_ids) > builder.data.max_prompt_length:
+            num_overlong += 1
+        else:
+            prompts.append(builder.shorten(prompt))
+        if on_progress:
+            on_progress(done, len(rows))
+    if rows and not prompts:
+        limit = builder.data.max_prompt_length
+        raise UserError("no prompt is left", f"all {len(rows)} rows are longer than {limit} tokens", "raise data.max_prompt_length")
+    return PromptSet(prompts, num_overlong)
+
+
+def _messages_in_parts(row: Row) -> list[dict[str, Any]]:
+    """The messages as the template takes them: an image part where an image mark stands, when the row has images."""
+    for message in row.messages:
+        if found := [token for token in VISION_TOKENS if token in message["content"]]:
+            raise ValueError(f"its text holds the reserved token {found[0]}")
+    if not row.images:
+        return list(row.messages)
+    messages = []
+    for message in row.messages:
+        first, *rest = message["content"].split(IMAGE_MARK)
+        parts = [{"type": "text", "text": first}]
+        for text in rest:
+            parts += [{"type": "image"}, {"type": "text", "text": text}]
+        messages.append({"role": message["role"], "content": parts})
+    return messages
+
+
+def _stop_ids(model_path: str, end_token_id: int) -> list[int]:
+    from transformers import GenerationConfig
+
+    try:
+        eos = GenerationConfig.from_pretrained(model_path).eos_token_id
+    except OSError:  # the file is optional in a model folder
+        eos = None
+    named = eos if isinstance(eos, list) else [] if eos is None else [eos]
+    return sorted({end_token_id, *named})
