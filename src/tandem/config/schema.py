@@ -9,7 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 
 class Section(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, validate_default=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, validate_default=True, allow_inf_nan=False)
 
 
 class ModelConfig(Section):
@@ -24,7 +24,9 @@ class DataConfig(Section):
     train_batch_size: int = Field(32, ge=1, description="prompts a step")
     max_prompt_length: int = Field(1024, ge=1, description="tokens, image tokens counted")
     max_response_length: int = Field(2048, ge=1, description="tokens")
-    truncation: Literal["error", "left", "right", "middle"] = Field("error", description="what happens to a longer prompt that was not filtered")
+    truncation: Literal["error", "left", "right", "middle"] = Field(
+        "error", description="what happens to a longer prompt that was not filtered"
+    )
     filter_overlong: bool = Field(True, description="drop rows longer than max_prompt_length, and count them")
     shuffle: bool = Field(True, description="a new order each epoch, from trainer.seed")
     thinking: bool = Field(True, description="the template opens <think> (true) or writes an empty thought (false)")
@@ -96,7 +98,9 @@ class AlgorithmConfig(Section):
     clip_low: float = Field(0.2, gt=0, lt=1, description="the ratio is clipped at 1 - clip_low")
     clip_high: float = Field(0.2, gt=0, description="the ratio is clipped at 1 + clip_high")
     clip_dual: float = Field(0.0, ge=0, description="dual clip bound for negative advantages (3 is usual); 0: off")
-    aggregation: Literal["token_mean", "sequence_mean", "constant"] = Field("token_mean", description="how per-token losses become one number")
+    aggregation: Literal["token_mean", "sequence_mean", "constant"] = Field(
+        "token_mean", description="how per-token losses become one number"
+    )
     entropy_coef: float = Field(0.0, ge=0, description="weight of the entropy bonus")
     old_logprobs: Literal["trainer", "rollout"] = Field("trainer", description="where the ratio's denominator comes from")
     kl: KLConfig = KLConfig()
@@ -116,7 +120,9 @@ class WarmStartConfig(Section):
     """Supervised steps on the reference responses before the first RL step."""
 
     max_steps: int = Field(0, ge=0, description="0: no warm start")
-    stop_probability: float = Field(0.0, ge=0, le=1, description="stop once the held-out reference answers are this probable; 0: run all steps")
+    stop_probability: float = Field(
+        0.0, ge=0, le=1, description="stop once the held-out reference answers are this probable; 0: run all steps"
+    )
     batch_size: int = Field(32, ge=1, description="rows a step")
     lr: float = Field(1e-3, gt=0)
     warmup_steps: int = Field(20, ge=0)
@@ -146,7 +152,9 @@ class ClusterConfig(Section):
     address: str = Field("", description="Ray head to join, host:port; empty: start a local cluster")
     master_port: int = Field(0, ge=0, le=65535, description="rendezvous port of the training ranks; 0: a free one")
     dashboard_port: int = Field(0, ge=0, le=65535, description="port of Ray's dashboard on loopback; 0: no dashboard")
-    object_store_bytes: int = Field(0, ge=0, description="shared memory of a local Ray cluster; 0: 256 MiB on CPU, Ray's own choice elsewhere")
+    object_store_bytes: int = Field(
+        0, ge=0, description="shared memory of a local Ray cluster; 0: 256 MiB on CPU, Ray's own choice elsewhere"
+    )
 
 
 class Config(Section):

@@ -1,0 +1,46 @@
+"""The command `tandem`. Importing this module loads nothing heavy."""
+
+import sys
+from typing import Annotated
+
+import typer
+
+from tandem.cli import edge
+from tandem.cli.demo import demo
+from tandem.cli.eval import evaluate
+from tandem.cli.sft import sft
+from tandem.cli.train import train
+from tandem.cli.versions import versions
+
+app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
+
+
+def _print_versions(wanted: bool) -> None:
+    if wanted:
+        typer.echo("\n".join(f"{name} {version}" for name, version in versions().items()))
+        raise typer.Exit
+
+
+@app.callback()
+def tandem(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_print_versions, is_eager=True, help="versions of Tandem and its parts")
+    ] = False,
+) -> None:
+    """Reinforcement learning for Qwen3.5 vision-language models.
+
+    Exit codes: 0 done, 1 a fault of the run, 2 the input or the machine is at fault, 3 stopped by a signal.
+    Settings come from the recipe, then TANDEM__SECTION__KEY variables, then key=value arguments.
+
+    Example: tandem train demo trainer.total_steps=2 --dry-run
+    """
+
+
+app.command("train")(train)
+app.command("sft")(sft)
+app.command("eval")(evaluate)
+app.command("demo")(demo)
+
+
+def main() -> None:
+    sys.exit(edge.run(app))

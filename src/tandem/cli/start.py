@@ -1,0 +1,47 @@
+"""What train, sft, eval and demo have in common: prepare, launch, show what came of it."""
+
+import json
+import os
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TextIO
+
+from tandem.cli import edge
+from tandem.cli.prepare import prepare
+from tandem.config.load import resolved_yaml
+from tandem.config.preflight import Task
+
+
+def start(task: Task, recipe: str, overrides: Sequence[str], *, dry_run: bool = False, quiet: bool = False, as_json: bool = False) -> None:
+    """Run a task, or with `dry_run` write its settings. Raises UserError, RunError, KeyboardInterrupt."""
+    config = prepare(recipe, overrides, task, dry_run)
+    if dry_run:
+        sys.stdout.write(config.model_dump_json(indent=2) + "\n" if as_json else resolved_yaml(config))
+        return
+    edge.log_into(Path(config.run_dir))
+    from tandem.track.console import Console
+    from tandem.track.summary import summary_table
+
+    with _result_stream(as_json) as result:
+        with Console(quiet=quiet) as console:
+            from tandem.run.launch import launch  # seconds of imports, with the console already ticking
+
+            summary = launch(config, task, console)
+            if not as_json:
+                console.emit(summary_table(summary))
+        if as_json:
+            result.write(json.dumps(summary, indent=2) + "\n")
+
+
+@contextmanager
+def _result_stream(as_json: bool) -> Iterator[TextIO]:
+    """Standard output; for JSON kept apart, while all else (worker processes too) that writes there goes to standard error."""
+    if not as_json:
+        yield sys.stdout
+        return
+    sys.stdout.flush()
+    with os.fdopen(os.dup(1), "w", encoding="utf-8") as result:
+        os.dup2(2, 1)
+        yield result

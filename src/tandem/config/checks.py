@@ -1,0 +1,222 @@
+"""Rules between settings. Each raises UserError with the reason and the nearest legal value; none looks at files, devices or the model.
+
+Rules that depend on the model (heads, layers, experts) belong to the plan.
+"""
+
+import math
+
+from tandem.config.schema import Config
+from tandem.errors import UserError
+
+GROUP_ADVANTAGES = ("grpo", "dr_grpo", "rloo", "opo", "grpo_passk", "reinforce_plus_plus_baseline")  # they compare samples of one prompt
+
+
+def world_size(config: Config) -> int:
+    """Training ranks."""
+    return config.trainer.nnodes * config.trainer.devices_per_node
+
+
+def model_parallel_size(config: Config) -> int:
+    """Ranks that hold one copy of the model's dense part."""
+    return config.parallel.tp * config.parallel.pp * config.parallel.cp
+
+
+def data_parallel_size(config: Config) -> int:
+    """Copies of the model's dense part; each trains on its own share of a batch."""
+    return world_size(config) // model_parallel_size(config)
+
+
+def check(config: Config) -> None:
+    """All rules, in the order below. Raises UserError for the first that is broken."""
+    for rule in RULES:
+        rule(config)
+
+
+def world_divides_into_model_copies(config: Config) -> None:
+    world, model = world_size(config), model_parallel_size(config)
+    if world % model:
+        raise UserError(
+            f"{world} training ranks do not hold whole copies of the model",
+            f"trainer.nnodes * trainer.devices_per_node = {world} must be a multiple of parallel.tp * pp * cp = {model}",
+            f"use {_nearest_multiple(world, model)} ranks, or a tp * pp * cp of {_nearest_divisor(world, model)}",
+        )
+
+
+def experts_divide_the_world(config: Config) -> None:
+    world, parallel = world_size(config), config.parallel
+    expert = parallel.ep * parallel.etp * parallel.pp
+    if world % expert:
+        legal = _nearest_divisor(world, expert)
+        raise UserError(
+            f"{world} training ranks do not hold whole copies of the experts",
+            f"trainer.nnodes * trainer.devices_per_node = {world} must be a multiple of parallel.ep * etp * pp = {expert}",
+            f"use an ep * etp * pp of {legal}, or {_nearest_multiple(world, expert)} ranks",
+        )
+
+
+def virtual_stages_need_a_pipeline(config: Config) -> None:
+    parallel = config.parallel
+    if parallel.vpp and parallel.pp == 1:
+        raise UserError(
+            f"parallel.vpp = {parallel.vpp} without a pipeline",
+            "virtual stages interleave the stages of a pipeline, and parallel.pp is 1",
+            "set parallel.vpp=0, or parallel.pp=2 or more",
+        )
+    if parallel.vpp == 1:
+        raise UserError("parallel.vpp = 1", "one virtual stage a device interleaves nothing", "set parallel.vpp=0 (off) or 2 or more")
+
+
+def sequence_parallel_needs_tensor_parallel(config: Config) -> None:
+    if config.parallel.sp and config.parallel.tp == 1:
+        raise UserError(
+            "parallel.sp = true with parallel.tp = 1",
+            "sequence parallelism splits over the tensor-parallel ranks, and there is only one",
+            "leave parallel.sp unset (on when tp > 1), or set parallel.tp=2 or more",
+        )
+
+
+def batches_divide_over_data_parallel_ranks(config: Config) -> None:
+    """Samples are what is dealt out, so the number of devices does not matter, only the number of model copies."""
+    dp, n, whole = data_parallel_size(config), config.rollout.n, config.data.train_batch_size
+    unit = dp // math.gcd(dp, n)  # the fewest prompts whose samples can be dealt out
+    _dealt_out("data.train_batch_size", whole, n, dp, _nearest_multiple(whole, unit))
+    if mini := config.batch.mini_batch_size:
+        _dealt_out("batch.mini_batch_size", mini, n, dp, unit * _nearest_divisor(whole // unit, mini // unit))
+    if config.warm_start.max_steps:
+        rows = config.warm_start.batch_size
+        _dealt_out("warm_start.batch_size", rows, 1, dp, _nearest_multiple(rows, dp))
+
+
+def _dealt_out(key: str, prompts: int, n: int, dp: int, legal: int) -> None:
+    if prompts * n % dp:
+        raise UserError(
+            f"{key} = {prompts} cannot be dealt out evenly",
+            f"{prompts} prompts * {n} samples must be a multiple of the data-parallel size {dp} (ranks / (tp * pp * cp))",
+            f"set {key}={legal}",
+        )
+
+
+def mini_batches_divide_the_batch(config: Config) -> None:
+    whole, mini = config.data.train_batch_size, config.batch.mini_batch_size
+    if mini and whole % mini:
+        raise UserError(
+            f"batch.mini_batch_size = {mini} does not divide data.train_batch_size = {whole}",
+            "every prompt of a step takes part in exactly one optimizer step a pass",
+            f"set batch.mini_batch_size={_nearest_divisor(whole, mini)}",
+        )
+
+
+def a_sequence_fits_its_places(config: Config) -> None:
+    longest = config.data.max_prompt_length + config.data.max_response_length
+    reason = f"data.max_prompt_length + data.max_response_length = {longest} tokens"
+    if 0 < config.rollout.max_model_len < longest:
+        raise UserError(
+            f"rollout.max_model_len = {config.rollout.max_model_len} is too short", reason, f"set rollout.max_model_len={longest}, or 0"
+        )
+    room = config.batch.max_tokens_per_device * config.parallel.cp
+    if config.batch.micro_batch_size == 0 and room < longest:
+        needed = -(-longest // config.parallel.cp)
+        raise UserError(
+            f"batch.max_tokens_per_device = {config.batch.max_tokens_per_device} does not hold the longest sequence",
+            f"{reason}, on {config.parallel.cp} context-parallel device(s)",
+            f"set batch.max_tokens_per_device={needed} or more",
+        )
+
+
+def group_baselines_need_a_group(config: Config) -> None:
+    algorithm = config.algorithm
+    if algorithm.advantage in GROUP_ADVANTAGES and config.rollout.n < 2:
+        raise UserError(
+            f"rollout.n = {config.rollout.n} with algorithm.advantage = {algorithm.advantage}",
+            "the advantage compares the samples of one prompt: alone, a sample's is always 0 and nothing is learned",
+            "set rollout.n=2 or more (8 is usual)",
+        )
+
+
+def clips_are_in_order(config: Config) -> None:
+    dual = config.algorithm.clip_dual
+    if 0 < dual <= 1:
+        raise UserError(f"algorithm.clip_dual = {dual}", "the bound on -ratio * advantage must lie above 1", "set 3 (usual) or 0 (off)")
+
+
+def kl_in_the_reward_needs_a_weight(config: Config) -> None:
+    kl = config.algorithm.kl
+    if kl.where == "reward" and kl.coef == 0:
+        raise UserError(
+            "algorithm.kl.where = reward with algorithm.kl.coef = 0",
+            "a weight of 0 means no reference model, so nothing would be taken from the reward",
+            "set algorithm.kl.coef=0.001 (usual), or algorithm.kl.where=loss",
+        )
+
+
+def log_probs_are_comparable(config: Config) -> None:
+    rollout, used = config.rollout, []
+    if config.fidelity.max_logprob_abs_diff_mean:
+        used.append("fidelity.max_logprob_abs_diff_mean")
+    if config.algorithm.old_logprobs == "rollout":
+        used.append("algorithm.old_logprobs = rollout")
+    if used and (rollout.top_p < 1 or rollout.top_k > 0):
+        raise UserError(
+            f"rollout.top_p = {rollout.top_p}, rollout.top_k = {rollout.top_k} with {' and '.join(used)}",
+            "a cut distribution gives the generator other log-probs than the trainer's whole one",
+            "set rollout.top_p=1 rollout.top_k=0, or fidelity.max_logprob_abs_diff_mean=0 and algorithm.old_logprobs=trainer",
+        )
+
+
+def greedy_samples_differ_only_once(config: Config) -> None:
+    if config.rollout.val_temperature == 0 and config.rollout.val_n > 1:
+        raise UserError(
+            f"rollout.val_n = {config.rollout.val_n} with rollout.val_temperature = 0",
+            "greedy samples of one prompt are all the same",
+            "set rollout.val_n=1, or a rollout.val_temperature above 0",
+        )
+
+
+def generators_fit_the_devices(config: Config) -> None:
+    rollout, world = config.rollout, world_size(config)
+    seats = rollout.tp * rollout.replicas
+    if rollout.placement == "colocated" and config.device in ("gpu", "npu") and seats > world:
+        raise UserError(
+            f"rollout.replicas * rollout.tp = {seats} generator devices on {world} devices",
+            "a colocated generator shares the trainer's devices, one generator rank a device",
+            f"set rollout.replicas={max(1, world // rollout.tp)}" + (f" rollout.tp={world}" if rollout.tp > world else ""),
+        )
+
+
+def ports_differ(config: Config) -> None:
+    cluster = config.cluster
+    if cluster.master_port and cluster.master_port == cluster.dashboard_port:
+        raise UserError(
+            f"cluster.master_port and cluster.dashboard_port are both {cluster.master_port}",
+            "two listeners cannot share a port",
+            "choose another for one of them, or 0",
+        )
+
+
+RULES = (
+    world_divides_into_model_copies,
+    experts_divide_the_world,
+    virtual_stages_need_a_pipeline,
+    sequence_parallel_needs_tensor_parallel,
+    mini_batches_divide_the_batch,
+    batches_divide_over_data_parallel_ranks,
+    a_sequence_fits_its_places,
+    group_baselines_need_a_group,
+    clips_are_in_order,
+    kl_in_the_reward_needs_a_weight,
+    log_probs_are_comparable,
+    greedy_samples_differ_only_once,
+    generators_fit_the_devices,
+    ports_differ,
+)
+
+
+def _nearest_multiple(number: int, of: int) -> int:
+    """The multiple of `of`, at least once it, closest to `number`; of two the lower."""
+    below = number // of * of
+    return below if below and number - below <= below + of - number else below + of
+
+
+def _nearest_divisor(number: int, to: int) -> int:
+    """The divisor of `number` closest to `to`; of two the lower."""
+    return min((d for d in range(1, number + 1) if number % d == 0), key=lambda d: (abs(d - to), d))

@@ -1,0 +1,141 @@
+"""What must hold on this machine before anything heavy starts: model, data, ports, shared memory, the run's folder. Seconds, no torch."""
+
+import errno
+import os
+import shutil
+import socket
+from collections.abc import Callable
+from pathlib import Path
+from typing import Literal
+
+from tandem.config.keys import SETTINGS
+from tandem.config.load import load
+from tandem.config.modelfolder import check_model
+from tandem.config.schema import Config
+from tandem.errors import UserError
+
+Task = Literal["train", "sft", "eval", "demo"]
+SHM = Path("/dev/shm")
+DEFAULT_CPU_OBJECT_STORE = 256 << 20
+# Settings that may change when a run goes on in its folder; keys or whole sections.
+MAY_CHANGE = ("run_dir", "resume", "trainer.total_steps", "trainer.total_epochs", "trainer.save_freq", "trainer.test_freq", "cluster.")
+
+
+def preflight(config: Config, task: Task, check_files: Callable[[list[str]], object]) -> None:
+    """Raises UserError for the first thing that is missing. `check_files` is tandem.data's look at the rows."""
+    check_run_dir(config, task)
+    check_sources(config, task)
+    if config.model.path:
+        check_model(config.model.path)
+    check_resume(config)
+    check_cluster(config)
+    check_shared_memory(shared_memory_needed(config))
+    files = [*config.data.train_files, *config.data.val_files]
+    if files:
+        check_files(files)
+
+
+def check_sources(config: Config, task: Task) -> None:
+    """A run needs a model and rows, unless its recipe makes its own."""
+    if config.prepare:
+        return
+    needed = "data.val_files" if task == "eval" else "data.train_files"
+    given = config.data.val_files if task == "eval" else config.data.train_files
+    if not given:
+        raise UserError(f"{needed} is empty", f"`{task}` has no rows to work on", f"give one or more parquet files: {needed}=FILE.parquet")
+    if not config.model.path:
+        raise UserError("model.path is empty", "there is no model to start from", "set model.path=FOLDER, or a hub name")
+
+
+def check_resume(config: Config) -> None:
+    if config.resume not in ("auto", "never") and not Path(config.resume).is_dir():
+        raise UserError(
+            f"no checkpoint at {config.resume}", "resume names a folder that does not exist", "set resume=auto, never or a folder"
+        )
+
+
+def check_cluster(config: Config) -> None:
+    cluster = config.cluster
+    if config.trainer.nnodes > 1 and not cluster.address and config.device != "cpu":
+        raise UserError(
+            f"trainer.nnodes = {config.trainer.nnodes} without a cluster",
+            "a cluster started here has this machine only",
+            "start Ray on every node and set cluster.address=HEAD:PORT",
+        )
+    check_port("cluster.master_port", cluster.master_port, "")
+    check_port("cluster.dashboard_port", cluster.dashboard_port, "127.0.0.1")
+
+
+def check_port(key: str, port: int, host: str) -> None:
+    """Raises UserError when a listener cannot have the port; 0 is left to the system."""
+    with socket.socket() as listener:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # a port that only waits for late packets is free
+        try:
+            listener.bind((host, port))
+        except OSError as error:
+            why = "in use" if error.errno == errno.EADDRINUSE else f"not available ({os.strerror(error.errno or 0)})"
+            raise UserError(
+                f"port {port} is {why}", f"{key} = {port} must be free", f"choose another port, or {key}=0 for a free one"
+            ) from error
+
+
+def shared_memory_needed(config: Config) -> int:
+    """Bytes: Ray's object store (where its size is known beforehand) and one bucket of weights."""
+    store = config.cluster.object_store_bytes
+    if not store and config.device in ("cpu", "auto"):
+        store = DEFAULT_CPU_OBJECT_STORE
+    return (0 if config.cluster.address else store) + config.sync.bucket_bytes
+
+
+def check_shared_memory(needed: int, folder: Path = SHM) -> None:
+    """Raises UserError when `folder` has fewer than `needed` free bytes."""
+    if not folder.is_dir():
+        raise UserError(
+            f"no {folder}", "weights travel between trainer and generator through it", "run on Linux with shared memory mounted"
+        )
+    free = shutil.disk_usage(folder).free
+    if free < needed:
+        raise UserError(
+            f"too little shared memory: {folder} has {_gib(free)} free, the run needs {_gib(needed)}",
+            "Ray's object store (cluster.object_store_bytes) and one bucket of weights (sync.bucket_bytes) live there",
+            f"give the container --shm-size={-(-needed * 5 // 4 >> 30)}g or more, or lower these two settings",
+        )
+
+
+def check_run_dir(config: Config, task: Task) -> None:
+    """The folder can be written, and holds no other run that this one would mix with."""
+    folder = Path(config.run_dir).absolute()
+    parent = next(place for place in (folder, *folder.parents) if place.exists())
+    if not parent.is_dir() or not os.access(parent, os.W_OK | os.X_OK):
+        raise UserError(f"cannot write run_dir = {config.run_dir}", f"{parent} is not a folder one can write to", "set another run_dir")
+    before = folder / "config.yaml"
+    if task == "eval" or not before.is_file():
+        return
+    changed = changed_settings(load(str(before), env={}), config)
+    if changed:
+        raise UserError(
+            f"{folder} holds a run with other settings",
+            "; ".join(changed[:3]) + (f"; and {len(changed) - 3} more" if len(changed) > 3 else ""),
+            "set another run_dir, or give the settings that run was started with",
+        )
+    if config.resume == "never" and (folder / "metrics.jsonl").is_file():
+        raise UserError(
+            f"{folder} already holds this run", "resume = never would start it again on top", "set resume=auto, or another run_dir"
+        )
+
+
+def changed_settings(before: Config, now: Config) -> list[str]:
+    """ "key: old -> new" for every setting that differs and must not differ within one run."""
+    keys = [key for key in SETTINGS if not any(key == free or (free[-1] == "." and key.startswith(free)) for free in MAY_CHANGE)]
+    return [f"{key}: {_get(before, key)!r} -> {_get(now, key)!r}" for key in keys if _get(before, key) != _get(now, key)]
+
+
+def _get(config: Config, key: str) -> object:
+    value: object = config
+    for name in key.split("."):
+        value = getattr(value, name)
+    return value
+
+
+def _gib(num_bytes: int) -> str:
+    return f"{num_bytes / (1 << 30):.2f} GiB"

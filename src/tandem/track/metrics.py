@@ -1,0 +1,48 @@
+"""`metrics.jsonl`: one JSON object a step."""
+
+import json
+import logging
+import math
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+FILE_NAME = "metrics.jsonl"
+_NAME = re.compile(r"[a-z0-9_]+(/[a-z0-9_]+)*$")
+_log = logging.getLogger(__name__)
+
+
+class MetricsLog:
+    """Appends the metrics of each step to `run_dir`/metrics.jsonl, readable by others as soon as `append` returns."""
+
+    def __init__(self, run_dir: str | Path):
+        self.path = Path(run_dir) / FILE_NAME
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        self.num_nonfinite = 0  # values written as null so far
+
+    def append(self, metrics: Mapping[str, Any]) -> dict[str, float | None]:
+        """Write one line and return what was written.
+
+        A NaN or an infinity becomes null; `nonfinite` then says how many there are in this line. NumPy and 0-d torch numbers are taken.
+        """
+        row: dict[str, float | None] = {}
+        for name, value in metrics.items():
+            assert _NAME.match(name), f"metric name {name!r}"
+            number = value.item() if hasattr(value, "item") else value
+            assert number is None or isinstance(number, int | float), f"metric {name} is a {type(value).__name__}"
+            row[name] = number if number is None or math.isfinite(number) else None
+        nonfinite = sorted(name for name, value in metrics.items() if value is not None and row[name] is None)
+        if nonfinite:
+            _log.warning("step %s: not a finite number: %s", row.get("step"), ", ".join(nonfinite))
+            self.num_nonfinite += len(nonfinite)
+            row["nonfinite"] = len(nonfinite)
+        with self.path.open("a", encoding="utf-8") as file:
+            file.write(json.dumps(row, allow_nan=False) + "\n")
+        return row
+
+
+def read_metrics(run_dir: str | Path) -> list[dict[str, float | None]]:
+    """The lines of a run's metrics.jsonl in order; [] when there are none yet."""
+    path = Path(run_dir) / FILE_NAME
+    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()] if path.is_file() else []

@@ -1,0 +1,68 @@
+"""What a finished run amounts to, from its metrics: a dictionary for `--json`, and a table for people."""
+
+from collections.abc import Mapping, Sequence
+from statistics import fmean
+from typing import Any
+
+from tandem.track.events import Table
+
+Metrics = Mapping[str, float | None]
+
+_LABELS = {
+    "steps": "steps",
+    "val_accuracy_before": "held-out accuracy before",
+    "val_accuracy_after": "held-out accuracy after",
+    "reward_first5": "reward, first 5 steps",
+    "reward_last5": "reward, last 5 steps",
+    "tokens_per_s": "tokens/s",
+    "phase_seconds": "seconds in",
+    "checkpoint": "checkpoint",
+    "export": "export (Hugging Face)",
+    "report": "report",
+}
+
+
+def summarize(rows: Sequence[Metrics], phase_seconds: Mapping[str, float], paths: Mapping[str, str]) -> dict[str, Any]:
+    """The figures of a run; None where the metrics do not tell.
+
+    Args:
+        rows: lines of metrics.jsonl. A line with `val/accuracy` and step 0 is the validation before the first step.
+        phase_seconds: total seconds of each phase, in the order to show.
+        paths: what the run left, by name (`checkpoint`, `export`, `report`).
+    """
+    rewards = _values(rows, "reward/mean")
+    accuracy = [(row.get("step"), value) for row in rows if (value := row.get("val/accuracy")) is not None]
+    seconds = [(value, row["time/step_s"]) for row in rows if (value := row.get("tokens_per_s")) is not None and row.get("time/step_s")]
+    total = sum(step_s or 0 for _, step_s in seconds)
+    return {
+        "steps": len(rewards),
+        "val_accuracy_before": accuracy[0][1] if accuracy and accuracy[0][0] == 0 else None,
+        "val_accuracy_after": accuracy[-1][1] if accuracy and accuracy[-1][0] != 0 else None,
+        "reward_first5": fmean(rewards[:5]) if rewards else None,
+        "reward_last5": fmean(rewards[-5:]) if rewards else None,
+        "tokens_per_s": sum(rate * (step_s or 0) for rate, step_s in seconds) / total if total else None,
+        "phase_seconds": dict(phase_seconds),
+        **paths,
+    }
+
+
+def summary_table(summary: Mapping[str, Any]) -> Table:
+    """A summary for people: known figures first in a fixed order, then whatever else it holds; what is None is left out."""
+    rows: list[tuple[str, str]] = []
+    for key in [*_LABELS, *(key for key in summary if key not in _LABELS)]:
+        value, label = summary.get(key), _LABELS.get(key, key)
+        if isinstance(value, Mapping):
+            rows += [(f"{label} {name}", _show(part)) for name, part in value.items()]
+        elif value is not None:
+            rows.append((label, _show(value)))
+    return Table("Summary", ("", ""), tuple(rows))
+
+
+def _values(rows: Sequence[Metrics], name: str) -> list[float]:
+    return [value for row in rows if (value := row.get(name)) is not None]
+
+
+def _show(value: Any) -> str:
+    if isinstance(value, float):
+        return f"{value:.1f}" if abs(value) >= 10 else f"{value:.3g}" if abs(value) < 0.01 else f"{value:.3f}"
+    return str(value)
