@@ -56,6 +56,9 @@ class TrainerConfig(Section):
     num_threads: int = Field(1, ge=1, description="CPU threads of a training rank (OMP_NUM_THREADS)")
     offload: bool = Field(False, description="keep parameters, gradients and optimizer in host memory while generating")
     recompute: bool = Field(False, description="full activation recompute, layer by layer")
+    timeout_s: float = Field(3600, gt=0, description="longest wait for the training ranks in one call: start, scores, update, save")
+    collective_timeout_s: float = Field(1800, gt=0, description="longest wait inside one collective of the training ranks")
+    stop_grace_s: float = Field(60, ge=0, description="after Ctrl-C or SIGTERM: time to finish the step and save")
 
 
 class BatchConfig(Section):
@@ -128,6 +131,7 @@ class WarmStartConfig(Section):
     warmup_steps: int = Field(20, ge=0)
     weight_decay: float = Field(0.01, ge=0)
     test_freq: int = Field(20, ge=1, description="look at the held-out probability every this many steps")
+    val_files: list[str] = Field(default_factory=list, description="rows that decide when to stop; empty: data.val_files")
 
 
 class RewardConfig(Section):

@@ -26,11 +26,15 @@ def detect(requested: str = "auto") -> tuple[ModuleType, str]:
     if requested:
         if requested not in DEVICES:
             raise UserError(
-                f"unknown device {requested!r}", "Tandem runs on npu, gpu and cpu", "set DEVICE (or device=) to npu, gpu or cpu, or leave it out"
+                f"unknown device {requested!r}",
+                "Tandem runs on npu, gpu and cpu",
+                "set DEVICE (or device=) to npu, gpu or cpu, or leave it out",
             )
         missing = DEVICES[requested].missing()
         if missing:
-            raise UserError(f"device {requested} is not usable here", missing, "install its stack, or choose another with DEVICE=npu|gpu|cpu")
+            raise UserError(
+                f"device {requested} is not usable here", missing, "install its stack, or choose another with DEVICE=npu|gpu|cpu"
+            )
         return DEVICES[requested], reason
     if importlib.util.find_spec("torch_npu") is not None and not npu.missing():
         return npu, "torch_npu is installed and sees a device"

@@ -15,7 +15,12 @@ def missing() -> str:
 def environment(num_threads: int) -> dict[str, str]:
     """Variables of every training process, set before torch is imported there."""
     # Two OpenMP threads on a busy machine were 10 to 60 times slower than one; gloo finds its interface by host name otherwise.
-    return {"OMP_NUM_THREADS": str(num_threads), "MKL_NUM_THREADS": str(num_threads), "CUDA_VISIBLE_DEVICES": "", "TOKENIZERS_PARALLELISM": "false"}
+    return {
+        "OMP_NUM_THREADS": str(num_threads),
+        "MKL_NUM_THREADS": str(num_threads),
+        "CUDA_VISIBLE_DEVICES": "",
+        "TOKENIZERS_PARALLELISM": "false",
+    }
 
 
 def prepare_megatron() -> None:

@@ -15,7 +15,9 @@ import torch
 from torch.utils._device import _device_constructors
 
 _CPU = torch.device("cpu")
-_FACTORIES = "empty zeros ones full tensor arange rand randn randint eye linspace as_tensor empty_like zeros_like ones_like full_like rand_like"
+_FACTORIES = (
+    "empty zeros ones full tensor arange rand randn randint eye linspace as_tensor empty_like zeros_like ones_like full_like rand_like"
+)
 _installed = False
 
 

@@ -17,7 +17,9 @@ class GatedSelfAttention(SelfAttention):
         """hidden_states [L or L / tp, 1, hidden] -> (same shape, bias)."""
         assert packed_seq_params is not None, "Qwen3.5 runs on a SequenceLayout"
         layout = packed_seq_params
-        query, key, value, gate = (x.squeeze(1) for x in self.get_query_key_value_tensors(hidden_states, output_gate=True))  # [L, heads, dim]
+        query, key, value, gate = (
+            x.squeeze(1) for x in self.get_query_key_value_tensors(hidden_states, output_gate=True)
+        )  # [L, heads, dim]
         query, key = (apply_rope(x, layout.cos, layout.sin) for x in (query, key))
         out = self.core_attention(query, key, value, layout)
         out = out * torch.sigmoid(gate.float()).to(out.dtype)

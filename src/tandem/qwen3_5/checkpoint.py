@@ -36,6 +36,21 @@ class HuggingFaceFolder:
             self._files[file] = self._open(file)
         return self._files[file]
 
+    def names(self) -> set[str]:
+        """Names of all tensors of the model proper, experts one by one; multi-token-prediction tensors (`mtp.`) are not part of it."""
+        names = set()
+        for name in self.file_of:
+            if name.startswith("mtp."):
+                continue
+            prefix, _, last = name.rpartition(".")
+            if prefix.endswith(".mlp.experts") and last in ("gate_up_proj", "down_proj"):
+                num_experts = self._file(name).get_slice(name).get_shape()[0]
+                parts = ("down",) if last == "down_proj" else ("gate", "up")
+                names |= {f"{prefix}.{expert}.{part}_proj.weight" for expert in range(num_experts) for part in parts}
+            else:
+                names.add(name)
+        return names
+
     def get(self, name: str) -> Tensor:
         """The tensor, on the CPU. One expert's matrix is cut out of the fused tensor where the folder stores it so."""
         if name in self.file_of:

@@ -53,7 +53,13 @@ def chunk_layout(cu_seqlens: Tensor, chunk_size: int = 64) -> ChunkLayout:
 
 
 def gated_delta_rule(
-    q_THK: Tensor, k_THK: Tensor, v_THV: Tensor, g_TH: Tensor, beta_TH: Tensor, layout: ChunkLayout, initial_state_SHKV: Tensor | None = None
+    q_THK: Tensor,
+    k_THK: Tensor,
+    v_THV: Tensor,
+    g_TH: Tensor,
+    beta_TH: Tensor,
+    layout: ChunkLayout,
+    initial_state_SHKV: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
     """Outputs and final states of packed sequences.
 

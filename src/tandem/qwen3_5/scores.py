@@ -64,6 +64,6 @@ def _chunk_scores(hidden, weight, target, first, temperature, banned, entropy_gr
     picked = reduce_from_tensor_model_parallel_region(torch.where(mine, picked, 0.0))
     with torch.set_grad_enabled(entropy_grad and torch.is_grad_enabled()):
         probability = (logits - log_total[:, None]).exp()
-        expected = torch.where(probability > 0, probability * logits, 0.0).sum(1)  # a banned logit is -inf with probability 0
+        expected = (probability * logits.masked_fill(probability == 0, 0.0)).sum(1)  # a banned logit is -inf with probability 0
         entropy = log_total - reduce_from_tensor_model_parallel_region(expected)
     return torch.stack([picked - log_total, entropy])

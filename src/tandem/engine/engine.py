@@ -1,0 +1,131 @@
+"""One training rank: builds its part of the model, scores sequences, updates weights, hands out weights."""
+
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from megatron.core.distributed import finalize_model_grads
+from torch import Tensor
+from transformers import AutoConfig
+
+from tandem.config.schema import Config
+from tandem.data.types import Sequence
+from tandem.engine import groups, objective, optimizer, schedule
+from tandem.qwen3_5 import weights
+from tandem.qwen3_5.checkpoint import HuggingFaceFolder
+from tandem.qwen3_5.config import DTYPES, transformer_config
+from tandem.qwen3_5.model import Qwen3_5Model, build_chunks
+
+log = logging.getLogger(__name__)
+
+
+class Engine:
+    """Collective: every rank calls the same methods with the same arguments in the same order.
+
+    `device.prepare_megatron()` and `groups.initialize` have run in this process.
+    """
+
+    def __init__(self, config: Config, model_path: str, device, banned_token_ids: list[int]):
+        self.config, self.device, self.banned = config, device, banned_token_ids
+        self.hf_config = AutoConfig.from_pretrained(model_path)
+        self.model_config = transformer_config(self.hf_config.text_config, config)
+        self.chunks = build_chunks(self.model_config, self.hf_config, freeze_vision=config.model.freeze_vision)
+        source = HuggingFaceFolder(model_path)
+        for chunk in self.chunks:
+            weights.load(chunk, source)
+        self.wrapped = optimizer.wrap(self.model_config, self.chunks)
+        self.model_config.finalize_model_grads_func = finalize_model_grads
+        self.reference: list[Tensor] | None = None
+        self.optimizer: Any = None
+
+    def start_optimizer(self, *, lr: float, weight_decay: float) -> None:
+        """A fresh optimizer; its moments start at zero."""
+        dtype = DTYPES[self.config.model.dtype]
+        self.optimizer = optimizer.build(self.config.optimizer, self.wrapped, dtype, lr=lr, weight_decay=weight_decay)
+
+    def _parameters(self) -> Iterator[torch.nn.Parameter]:
+        for chunk in self.chunks:
+            yield from chunk.parameters()
+
+    def keep_reference(self) -> None:
+        """Freeze a copy of the present weights as the reference policy, in host memory."""
+        self.reference = [parameter.detach().to("cpu", copy=True) for parameter in self._parameters()]
+
+    @contextmanager
+    def _reference_weights(self) -> Iterator[None]:
+        assert self.reference is not None, "keep_reference() has not run"
+        policy = [parameter.data for parameter in self._parameters()]
+        for parameter, frozen in zip(self._parameters(), self.reference):
+            parameter.data = frozen.to(parameter.device)
+        try:
+            yield
+        finally:
+            for parameter, data in zip(self._parameters(), policy):
+                parameter.data = data
+
+    @torch.no_grad()
+    def scores(self, sequences: list[Sequence], *, temperature: float, reference: bool = False, masked: bool = True) -> dict[int, Any]:
+        """{index: (log-probs [R], entropies [R])} fp32 NumPy, of this rank's share, on reporting ranks; {} elsewhere.
+
+        Args:
+            reference: by the reference policy instead of the present one.
+            masked: banned tokens have probability 0, as in generation; False scores against the whole vocabulary.
+        """
+        if reference:
+            with self._reference_weights():
+                return self.scores(sequences, temperature=temperature, masked=masked)
+        for chunk in self.wrapped:
+            chunk.eval()
+        reports = schedule.run(
+            self.wrapped,
+            self.hf_config,
+            schedule.my_batches(sequences, self.config),
+            objective.report_scores,
+            self.device.current(),
+            forward_only=True,
+            temperature=temperature,
+            banned=self.banned if masked else [],
+            entropy_grad=False,
+        )
+        return {index: values for report in reports for index, values in report.items()} if groups.is_reporter() else {}
+
+    def update(self, sequences: list[Sequence], *, supervised: bool = False, lr: float) -> dict[str, float]:
+        """One optimizer step on the whole mini-batch `sequences`, whose fields hold weights and what the loss reads.
+
+        Returns:
+            On reporting ranks this rank's share of each metric (add the ranks' shares up); `grad_norm` (before clipping), `update_ok` and
+            `padding_share` on every rank.
+        """
+        num_tokens = sum(len(s.response_ids) for s in sequences)
+        algorithm = self.config.algorithm
+        loss = objective.supervised(num_tokens) if supervised else objective.policy(algorithm, num_tokens)
+        for chunk in self.wrapped:
+            chunk.train()
+            chunk.zero_grad_buffer()
+        self.optimizer.zero_grad()
+        reports = schedule.run(
+            self.wrapped,
+            self.hf_config,
+            schedule.my_batches(sequences, self.config),
+            loss,
+            self.device.current(),
+            forward_only=False,
+            temperature=1.0 if supervised else self.config.rollout.temperature,
+            banned=[] if supervised else self.banned,
+            entropy_grad=not supervised and algorithm.entropy_coef > 0,
+        )
+        optimizer.set_lr(self.optimizer, lr)
+        update_ok, grad_norm, _ = self.optimizer.step()
+        sums: dict[str, float] = {}
+        if groups.is_reporter():
+            for report in reports:
+                for name, value in report.items():
+                    sums[name] = sums.get(name, 0.0) + value
+        return {**sums, "grad_norm": float(grad_norm), "update_ok": float(update_ok)}
+
+    def tensors(self) -> Iterator[tuple[str, Tensor]]:
+        """Hugging Face tensors this rank publishes; see `weights.tensors`."""
+        chunks: list[Qwen3_5Model] = self.chunks
+        return weights.tensors(chunks)

@@ -1,0 +1,106 @@
+"""Run a function on many training ranks of one CPU machine: torch and Megatron are imported once, then every rank is forked from there.
+
+Sixteen ranks start in seconds and share the memory of the imports. For tests, benchmarks and rehearsals; a run's ranks are Ray actors.
+"""
+
+import gc
+import importlib
+import os
+import pickle
+import resource
+import socket
+import subprocess
+import sys
+import tempfile
+import traceback
+from pathlib import Path
+from typing import Any
+
+from tandem.config.schema import ParallelConfig
+from tandem.errors import RunError
+
+
+def fork_ranks(function: str, parallel: ParallelConfig, world_size: int, *, timeout_s: float = 600, **kwargs: Any) -> list[Any]:
+    """Results of `function` ("module:name") on each rank, called with `parallel` and `kwargs`; process groups are ready when it runs.
+
+    Args:
+        kwargs, results: picklable; they stay on this machine, between processes of this program.
+
+    Raises:
+        RunError: a rank failed (its traceback is in the message) or the time is up; no rank is left running.
+    """
+    with tempfile.TemporaryDirectory(prefix="tandem-ranks-") as folder:
+        (Path(folder) / "call.pkl").write_bytes(pickle.dumps((function, parallel, world_size, kwargs)))
+        environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join([os.getcwd(), *sys.path])}
+        command = [sys.executable, "-W", "ignore", "-m", "tandem.engine.fork_ranks", folder]
+        process = subprocess.Popen(command, env=environment, stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, start_new_session=True)
+        try:
+            _, errors = process.communicate(timeout=timeout_s)
+        except subprocess.TimeoutExpired as error:
+            os.killpg(process.pid, 9)
+            process.communicate()
+            raise RunError(f"{function} on {world_size} ranks took longer than {timeout_s:.0f} s", "a rank hangs", "see its code") from error
+        failures = sorted(Path(folder).glob("*.failed"))
+        if process.returncode or failures:
+            told = failures[0].read_text() if failures else errors[-3000:]
+            raise RunError(f"{function} failed on rank {failures[0].stem if failures else '?'}", told, "see the traceback above")
+        return [pickle.loads((Path(folder) / f"{rank}.pkl").read_bytes()) for rank in range(world_size)]
+
+
+def _main(folder: Path) -> int:
+    function, parallel, world_size, kwargs = pickle.loads((folder / "call.pkl").read_bytes())
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    from tandem.devices import cpu
+
+    cpu.prepare_megatron()
+    import torch
+
+    torch.set_num_threads(1)
+    module, _, name = function.partition(":")
+    call = getattr(importlib.import_module(module), name)
+    import tandem.engine.engine  # noqa: F401  (imported before the fork)
+
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    gc.freeze()  # the collector would touch, and so copy, the shared pages
+    ranks = []
+    for rank in range(world_size):
+        pid = os.fork()
+        if pid == 0:
+            os._exit(_rank_main(folder, call, parallel, rank, world_size, port, kwargs))
+        ranks.append(pid)
+    for _ in ranks:
+        pid, status = os.wait()
+        if status:  # the others wait for it in a collective
+            for other in ranks:
+                if other != pid:
+                    try:
+                        os.kill(other, 9)
+                    except ProcessLookupError:
+                        pass
+            return 1
+    return 0
+
+
+def _rank_main(folder: Path, call, parallel: ParallelConfig, rank: int, world_size: int, port: int, kwargs: dict[str, Any]) -> int:
+    import torch
+
+    from tandem.devices import cpu
+    from tandem.engine import groups
+
+    try:
+        groups.initialize(cpu, groups.Rendezvous("127.0.0.1", port, rank, world_size), parallel, seed=0, timeout_s=300)
+        result = call(parallel=parallel, **kwargs)
+        torch.distributed.barrier()
+        (folder / f"{rank}.pkl").write_bytes(pickle.dumps(result))
+        torch.distributed.destroy_process_group()
+    except BaseException:  # process edge
+        (folder / f"{rank}.failed").write_text(traceback.format_exc())
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(_main(Path(sys.argv[1])))

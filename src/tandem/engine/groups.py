@@ -1,0 +1,61 @@
+"""Process groups of a training rank."""
+
+import datetime
+import random
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from tandem.config.schema import ParallelConfig
+
+
+@dataclass(frozen=True)
+class Rendezvous:
+    """Where the training ranks meet."""
+
+    address: str
+    port: int
+    rank: int
+    world_size: int
+
+
+def initialize(device, rendezvous: Rendezvous, parallel: ParallelConfig, *, seed: int, timeout_s: float) -> None:
+    """Join the world, build Megatron's groups, seed everything. `device.prepare_megatron()` has run before.
+
+    Args:
+        device: a module of tandem.devices.
+        timeout_s: longest wait of one collective.
+    """
+    from megatron.core import parallel_state, tensor_parallel
+
+    torch.distributed.init_process_group(
+        device.COLLECTIVE_BACKEND,
+        init_method=f"tcp://{rendezvous.address}:{rendezvous.port}",
+        rank=rendezvous.rank,
+        world_size=rendezvous.world_size,
+        timeout=datetime.timedelta(seconds=timeout_s),
+    )
+    parallel_state.initialize_model_parallel(
+        parallel.tp,
+        parallel.pp,
+        virtual_pipeline_model_parallel_size=parallel.vpp or None,
+        context_parallel_size=parallel.cp,
+        expert_model_parallel_size=parallel.ep,
+        expert_tensor_parallel_size=parallel.etp,
+    )
+    random.seed(seed)
+    np.random.seed(seed % 2**32)
+    torch.manual_seed(seed)
+    tensor_parallel.model_parallel_cuda_manual_seed(seed)
+
+
+def is_reporter() -> bool:
+    """Whether this rank holds the results of its data-parallel share: last pipeline stage, first tensor and context rank."""
+    from megatron.core import parallel_state
+
+    return (
+        parallel_state.is_pipeline_last_stage(ignore_virtual=True)
+        and parallel_state.get_tensor_model_parallel_rank() == 0
+        and parallel_state.get_context_parallel_rank() == 0
+    )

@@ -1,0 +1,74 @@
+"""Make the parts of a run, in the order that finds mistakes early: data, seats, training ranks, generators, graders."""
+
+import os
+from pathlib import Path
+from typing import Any
+
+from tandem.config.schema import Config
+from tandem.errors import UserError
+from tandem.rewards.pool import RewardPool
+from tandem.run import cluster
+from tandem.run.groups import GeneratorGroup, TrainGroup
+from tandem.run.run import Run
+from tandem.run.tracker import Tracker
+
+
+def assemble(config: Config, device, task: str, run_dir: Path, track: Tracker, controller: Any) -> Run:
+    """A `Run` with what `task` needs: eval has no trainers, sft no generators and no graders."""
+    config = with_assets(config, track)
+    run = Run(config, run_dir, track)
+    groups = cluster.seats(config, device, timeout_s=60)
+    if task != "eval":  # the processes start while the prompts are made
+        run.trainers = TrainGroup(config, device, groups, str(run_dir))
+    if task != "sft":
+        run.generators = GeneratorGroup(config, groups, str(run_dir), controller)
+    run.prepare_prompts(train=task != "eval", validation=True)
+    banned, stop = run.builder.banned_token_ids(), run.builder.stop_token_ids()
+    if task != "eval":
+        with track.phase("starting the training ranks"):
+            run.trainers.start(run.model_path, banned)
+    if task != "sft":
+        with track.phase("starting the generators"):
+            run.generators.start(run.model_path, banned, stop)
+        run.graders = RewardPool(config.reward.name, config.reward.num_workers, config.reward.timeout_s)
+    return run
+
+
+def with_assets(config: Config, track: Tracker) -> Config:
+    """The config with the paths of what the recipe makes for itself, or of the model fetched from the hub."""
+    if config.prepare == "demo":
+        from tandem.data.demo.assets import prepare_demo
+
+        with track.phase("making the demo's data and model"):
+            made = prepare_demo(cache_dir() / f"demo-{config.trainer.seed}", config.trainer.seed)
+        updates = {
+            "model": config.model.model_copy(update={"path": config.model.path or made.model_path}),
+            "data": config.data.model_copy(
+                update={"train_files": config.data.train_files or made.train_files, "val_files": config.data.val_files or made.test_files}
+            ),
+            "warm_start": config.warm_start.model_copy(update={"val_files": config.warm_start.val_files or made.val_files}),
+        }
+        return config.model_copy(update=updates)
+    if not Path(config.model.path).is_dir():
+        with track.phase(f"fetching {config.model.path}"):
+            return config.model_copy(update={"model": config.model.model_copy(update={"path": fetch_model(config.model.path)})})
+    return config
+
+
+def fetch_model(name: str) -> str:
+    """The local folder of a hub model, downloaded if it is not there yet. Raises UserError when it cannot be had."""
+    from huggingface_hub import snapshot_download
+
+    try:
+        return snapshot_download(name, allow_patterns=["*.json", "*.safetensors", "*.jinja", "*.txt"])
+    except (OSError, ValueError) as error:  # the hub's own errors are OSErrors; a malformed name is a ValueError
+        raise UserError(
+            f"model {name} cannot be fetched",
+            str(error).strip().splitlines()[0],
+            "check the name and `hf auth login`, or download it elsewhere and set model.path to its folder",
+        ) from error
+
+
+def cache_dir() -> Path:
+    """Where Tandem keeps what can be made again: $XDG_CACHE_HOME/tandem, usually ~/.cache/tandem."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "tandem"

@@ -1,0 +1,85 @@
+"""The controller: a Ray actor that makes the run's parts and runs its loop, while the terminal's side asks it for news."""
+
+import logging
+import traceback
+from pathlib import Path
+from typing import Any
+
+from tandem.config.schema import Config
+from tandem.errors import RunError, UserError
+from tandem.run.workers import log_to_file
+
+log = logging.getLogger(__name__)
+
+
+class Controller:
+    """`run` fills the actor's main thread; the other methods answer beside it (concurrency group `news`)."""
+
+    def __init__(self, config: Config, task: str, run_dir: str):
+        from tandem.run.tracker import Tracker
+
+        log_to_file(Path(run_dir) / "logs" / "controller.log")
+        self.config, self.task, self.run_dir = config, task, Path(run_dir)
+        self.track = Tracker(self.run_dir)
+        self._run: Any = None
+        self._stop = self._stoppable = False
+        self._generated: dict[int, tuple[int, int]] = {}
+
+    def news(self, timeout_s: float) -> list[Any]:
+        return self.track.take(timeout_s)
+
+    def generated(self, generator: int, done: int, total: int) -> None:
+        """A generator has finished `done` of its `total` samples."""
+        self._generated[generator] = (done, total)
+        dones, totals = zip(*self._generated.values())
+        self.track.generated(sum(dones), sum(totals))
+
+    def stop(self) -> bool:
+        """Ask for a stop after this step, with a checkpoint. False when the run is not at a point where there is anything to save."""
+        self._stop = True
+        if self._run is not None:
+            self._run.stop_requested = True
+        return self._stoppable
+
+    def run(self, handle: Any) -> dict[str, Any]:
+        """The summary, or {"failure": error, "traceback": text}: the process edge, so that any error reaches the terminal whole."""
+        try:
+            return self._run_task(handle)
+        except (UserError, RunError) as error:
+            log.exception("the run failed")
+            return {"failure": error, "traceback": traceback.format_exc()}
+        except Exception as error:  # process edge
+            log.exception("the run failed")
+            told = RunError(f"{type(error).__name__}: {str(error).strip().splitlines()[0] if str(error).strip() else 'no message'}",
+                            "this is not one of the failures Tandem knows", "see the traceback in the log")  # fmt: skip
+            return {"failure": told, "traceback": traceback.format_exc()}
+        finally:
+            if self._run is not None:
+                self._run.close()
+
+    def _run_task(self, handle: Any) -> dict[str, Any]:
+        from tandem import devices
+        from tandem.run import assemble, evaluate, loop, sft
+        from tandem.track.report import write_report
+        from tandem.track.summary import summarize
+
+        config = self.config
+        device = devices.DEVICES[config.device]
+        run = self._run = assemble.assemble(config, device, self.task, self.run_dir, self.track, handle)
+        run.stop_requested = self._stop
+        if self.task in ("train", "demo", "sft") and config.warm_start.max_steps:
+            sft.warm_start(run)
+        paths: dict[str, str] = {}
+        if self.task in ("train", "demo"):
+            self._stoppable = True
+            loop.train(run)
+            paths["checkpoint"] = str(max((self.run_dir / "checkpoints").glob("step_*")))
+        if self.task == "sft":
+            run.export()
+        if self.task == "eval":
+            return {**evaluate.evaluate(run), "run_dir": str(self.run_dir)}
+        paths["export"] = str(self.run_dir / "export")
+        with self.track.phase("report"):
+            paths["report"] = str(write_report(self.run_dir))
+        summary = summarize(self.track.rows, self.track.phase_seconds, paths)
+        return {**summary, "run_dir": str(self.run_dir), "stopped": run.stop_requested}

@@ -1,0 +1,45 @@
+"""Held-out accuracy of a model as it stands in its folder: `tandem eval`."""
+
+import json
+import math
+from typing import Any
+
+import numpy as np
+
+from tandem.errors import UserError
+from tandem.run import loop
+from tandem.run.run import Run
+from tandem.track.rollouts import write_rollouts
+
+
+def evaluate(run: Run) -> dict[str, Any]:
+    """Sample every held-out row `rollout.val_n` times; write eval.json and rollouts/step_000000.parquet.
+
+    Returns:
+        accuracy over samples, its 95% interval (normal approximation over rows), and accuracy by source.
+
+    Raises:
+        UserError: there are no held-out rows.
+    """
+    if not run.val_prompts:
+        raise UserError("nothing to evaluate on", "data.val_files is empty", "give data.val_files=FILE.parquet")
+    run.version = 0  # as the generators read it from the folder
+    samples = loop.sample_held_out(run)
+    write_rollouts(run.run_dir, 0, [sample.row() for sample in samples])
+    per_row: dict[str, list[float]] = {}
+    by_source: dict[str, list[float]] = {}
+    for sample in samples:
+        per_row.setdefault(sample.prompt.row.id, []).append(sample.accuracy)
+        by_source.setdefault(sample.prompt.row.data_source, []).append(sample.accuracy)
+    means = np.array([np.mean(values) for values in per_row.values()])
+    half = 1.96 * float(means.std(ddof=1)) / math.sqrt(len(means)) if len(means) > 1 else float("nan")
+    result = {
+        "model": run.model_path,
+        "num_rows": len(means),
+        "num_samples": len(samples),
+        "accuracy": float(means.mean()),
+        "accuracy_interval": [float(means.mean()) - half, float(means.mean()) + half],
+        **{f"accuracy {source}": float(np.mean(values)) for source, values in sorted(by_source.items())},
+    }
+    (run.run_dir / "eval.json").write_text(json.dumps(result, indent=1))
+    return result

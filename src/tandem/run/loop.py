@@ -1,0 +1,130 @@
+"""One step of reinforcement learning, top to bottom, and the loop around it. Nothing of a step happens elsewhere."""
+
+import numpy as np
+
+from tandem.algorithms import advantages, aggregation, schedules
+from tandem.rewards import combine
+from tandem.rollout.types import SamplingParams
+from tandem.run.fidelity import check_fidelity, check_reference, fidelity
+from tandem.run.metrics import Stopwatch, sample_metrics, throughput
+from tandem.run.run import Run
+from tandem.run.samples import Sample, samples_of
+
+
+def train(run: Run) -> None:
+    """Steps until `trainer.total_steps` or epochs are done, or someone asked to stop; validates, saves and exports on the way."""
+    trainer = run.config.trainer
+    run.trainers.keep_reference()
+    run.trainers.start_optimizer(run.config.optimizer.lr, run.config.optimizer.weight_decay)
+    run.publish(version=0)
+    if trainer.val_before_train:
+        validate(run, step=0)
+    for step in range(1, run.total_steps + 1):
+        run.track.step(one_step(run, step))
+        last = step == run.total_steps or run.stop_requested
+        if last or (trainer.test_freq and step % trainer.test_freq == 0):
+            validate(run, step)
+        if last or (trainer.save_freq and step % trainer.save_freq == 0):
+            run.save(step)
+        if last:
+            break
+    run.export()
+
+
+def one_step(run: Run, step: int) -> dict[str, float]:
+    """Prompts, rollout, reward, advantage, old and reference log-probs, update, publication. Returns the step's metrics."""
+    config, algorithm = run.config, run.config.algorithm
+    clock = Stopwatch(run.track)
+    prompts = run.next_prompts()
+    with clock("rollout"):
+        sampling = SamplingParams(
+            config.rollout.n, config.rollout.temperature, config.rollout.top_p, config.rollout.top_k, config.data.max_response_length,
+            seed=config.trainer.seed * 1_000_003 + step,
+        )  # fmt: skip
+        samples = samples_of(prompts, run.generators.generate(prompts, sampling, run.version))
+    with clock("reward"):
+        grade(run, samples)
+    add_advantages(run, samples)
+    with clock("old_logprob"):
+        old = [logprobs for logprobs, _ in run.trainers.scores([s.sequence() for s in samples], temperature=config.rollout.temperature)]
+        for sample, logprobs in zip(samples, old):
+            sample.fields["old_logprobs"] = logprobs
+    metrics = fidelity(samples)
+    check_fidelity(metrics, samples, config.fidelity)
+    if algorithm.old_logprobs == "rollout":
+        for sample in samples:
+            sample.fields["old_logprobs"] = sample.completion.logprobs
+    if algorithm.kl.coef > 0:
+        with clock("ref_logprob"):
+            scored = run.trainers.scores([s.sequence() for s in samples], temperature=config.rollout.temperature, reference=True)
+            for sample, (logprobs, _) in zip(samples, scored):
+                sample.fields["ref_logprobs"] = logprobs
+        if step == 1:
+            check_reference(old, [s.fields["ref_logprobs"] for s in samples], config.fidelity)
+    with clock("update"):
+        lr = schedules.lr_at(config.optimizer, step, run.total_steps)
+        metrics |= update(run, samples, lr, step)
+    with clock("publish"):
+        run.publish(version=step)
+    run.track.rollouts(step, [sample.row() for sample in samples])
+    return {
+        "step": step,
+        "lr": lr,
+        "version": run.version,
+        **sample_metrics(samples),
+        **metrics,
+        **throughput(samples, clock),
+        **run.trainers.memory(),
+    }
+
+
+def grade(run: Run, samples: list[Sample]) -> None:
+    """Accuracy and format of each sample, and the reward they add up to."""
+    grades = run.graders.grade([(s.text, s.prompt.row.ground_truth) for s in samples], on_progress=run.track.progress("reward"))
+    for sample, result in zip(samples, grades):
+        sample.accuracy, sample.format, sample.reason = result.accuracy, result.format, result.reason
+        sample.reward = combine(result, run.config.reward.format_weight)
+
+
+def add_advantages(run: Run, samples: list[Sample]) -> None:
+    """Rewards compared within each prompt's group; every token of a sample gets the sample's advantage."""
+    estimate = advantages.get(run.config.algorithm.advantage)
+    rewards, groups = np.array([s.reward for s in samples]), np.array([s.group for s in samples])
+    for sample, advantage in zip(samples, estimate(rewards, groups, run.config.algorithm)):
+        sample.advantage = float(advantage)
+        sample.fields["advantages"] = np.full(len(sample.completion.token_ids), advantage, np.float32)
+
+
+def update(run: Run, samples: list[Sample], lr: float, step: int) -> dict[str, float]:
+    """Optimizer steps over the samples: one for each mini-batch of prompts and pass. Returns their mean metrics."""
+    config = run.config
+    per_mini_batch = (config.batch.mini_batch_size or config.data.train_batch_size) * config.rollout.n
+    results = []
+    for epoch in range(config.batch.num_epochs):
+        for start in range(0, len(samples), per_mini_batch):
+            batch = samples[start : start + per_mini_batch]
+            lengths = np.array([len(s.completion.token_ids) for s in batch])
+            for sample, weight in zip(
+                batch, aggregation.token_weights(lengths, config.algorithm.aggregation, config.data.max_response_length)
+            ):
+                sample.fields["weights"] = np.full(len(sample.completion.token_ids), weight, np.float32)
+            results.append(run.trainers.update([s.sequence() for s in batch], lr=lr))
+    return {name: float(np.mean([r[name] for r in results])) for name in results[0]}
+
+
+def sample_held_out(run: Run) -> list[Sample]:
+    """`rollout.val_n` graded samples of each held-out row, with the same seeds every time."""
+    config = run.config
+    sampling = SamplingParams(
+        config.rollout.val_n, config.rollout.val_temperature, max_tokens=config.data.max_response_length, seed=config.trainer.seed
+    )
+    samples = samples_of(run.val_prompts, run.generators.generate(run.val_prompts, sampling, run.version))
+    grade(run, samples)
+    return samples
+
+
+def validate(run: Run, step: int) -> None:
+    """Sampled accuracy on the held-out rows, recorded under this step; nothing without such rows."""
+    if run.val_prompts:
+        with run.track.phase("validation"):
+            run.track.validation(step, sample_held_out(run))

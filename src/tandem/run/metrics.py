@@ -1,0 +1,56 @@
+"""Figures of a step."""
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import numpy as np
+
+from tandem.run.samples import Sample
+from tandem.run.tracker import Tracker
+
+
+class Stopwatch:
+    """Times the phases of one step and shows them: `with clock("rollout"): ...`."""
+
+    def __init__(self, track: Tracker):
+        self.track, self.began = track, time.monotonic()
+        self.seconds: dict[str, float] = {}
+
+    @contextmanager
+    def __call__(self, phase: str) -> Iterator[None]:
+        with self.track.phase(phase):
+            began = time.monotonic()
+            yield
+            self.seconds[phase] = time.monotonic() - began
+
+
+def sample_metrics(samples: list[Sample]) -> dict[str, float]:
+    """Of the samples themselves, before any training on them."""
+    rewards = np.array([s.reward for s in samples])
+    groups = np.array([s.group for s in samples])
+    lengths = [len(s.completion.token_ids) for s in samples]
+    return {
+        "reward/mean": float(rewards.mean()),
+        "reward/std": float(rewards.std()),
+        "reward/mixed_groups": float(np.mean([rewards[groups == g].std() > 0 for g in np.unique(groups)])),
+        "accuracy/mean": float(np.mean([s.accuracy for s in samples])),
+        "format/mean": float(np.mean([s.format for s in samples])),
+        "response_length/mean": float(np.mean(lengths)),
+        "response_length/max": float(max(lengths)),
+        "response_length/clipped_share": float(np.mean([s.completion.finish_reason == "length" for s in samples])),
+        "grade/timeout_share": float(np.mean([s.reason == "timeout" for s in samples])),
+        "tokens/prompt": float(sum(len(s.prompt.token_ids) for s in samples)),
+        "tokens/response": float(sum(lengths)),
+    }
+
+
+def throughput(samples: list[Sample], clock: Stopwatch) -> dict[str, float]:
+    """Seconds of each phase and tokens a second over the whole step, prompt and response."""
+    step_s = time.monotonic() - clock.began
+    tokens = sum(s.sequence().num_tokens for s in samples)
+    return {
+        **{f"time/{phase}_s": seconds for phase, seconds in clock.seconds.items()},
+        "time/step_s": step_s,
+        "tokens_per_s": tokens / step_s,
+    }

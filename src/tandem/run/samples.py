@@ -1,0 +1,62 @@
+"""A sample on its way through a step."""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from tandem.data.types import Prompt, Sequence
+from tandem.rollout.types import Completion
+
+
+@dataclass
+class Sample:
+    """One completion of one prompt, and what the step finds out about it. R: response tokens."""
+
+    prompt: Prompt
+    group: int  # which prompt of the step
+    number: int  # which sample of the prompt
+    completion: Completion
+    reward: float = 0.0
+    accuracy: float = 0.0
+    format: float = 0.0
+    reason: str = ""
+    advantage: float = 0.0
+    fields: dict[str, np.ndarray] = field(default_factory=dict)  # name -> [R] float32
+
+    @property
+    def text(self) -> str:
+        """The assistant's whole turn: what the template opened and what the model wrote."""
+        return self.prompt.prefill + self.completion.text
+
+    def sequence(self) -> Sequence:
+        return Sequence(self.prompt, self.completion.token_ids, self.fields)
+
+    def row(self) -> dict[str, Any]:
+        """As it stands in rollouts/step_*.parquet."""
+        return {
+            "row_id": self.prompt.row.id,
+            "data_source": self.prompt.row.data_source,
+            "sample": self.number,
+            "prompt_text": "\n".join(message["content"] for message in self.prompt.row.messages),
+            "response_text": self.text,
+            "token_ids": self.completion.token_ids.tolist(),
+            "logprobs_rollout": self.completion.logprobs.tolist(),
+            "logprobs_train": self.fields["old_logprobs"].tolist() if "old_logprobs" in self.fields else None,
+            "reward": self.reward,
+            "accuracy": self.accuracy,
+            "format": self.format,
+            "advantage": self.advantage,
+            "finish_reason": self.completion.finish_reason,
+            "version": self.completion.version,
+            "grade_reason": self.reason,
+        }
+
+
+def samples_of(prompts: list[Prompt], completions: list[list[Completion]]) -> list[Sample]:
+    """Flat, groups in order."""
+    return [
+        Sample(prompt, group, number, completion)
+        for group, (prompt, several) in enumerate(zip(prompts, completions))
+        for number, completion in enumerate(several)
+    ]

@@ -1,0 +1,87 @@
+"""What the controller tells the outside: events for the terminal, records in the run's folder."""
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tandem.run.samples import Sample
+from tandem.track.events import Event, Note, PhaseAdvanced, PhaseEnded, PhaseStarted, StepDone
+from tandem.track.metrics import MetricsLog
+from tandem.track.rollouts import write_rollouts
+
+
+class Tracker:
+    """Events are kept until the terminal's side fetches them with `take`. Safe to use from several threads."""
+
+    def __init__(self, run_dir: Path):
+        self.run_dir, self.metrics = run_dir, MetricsLog(run_dir)
+        self.rows: list[dict[str, float | None]] = []
+        self.phase_seconds: dict[str, float] = {}
+        self._events: list[Event] = []
+        self._open: list[str] = []
+        self._news = threading.Condition()
+
+    def emit(self, event: Event) -> None:
+        with self._news:
+            self._events.append(event)
+            self._news.notify_all()
+
+    def take(self, timeout_s: float) -> list[Event]:
+        """Events since the last call; waits up to `timeout_s` for the first."""
+        with self._news:
+            self._news.wait_for(lambda: bool(self._events), timeout_s)
+            events, self._events = self._events, []
+            return events
+
+    def note(self, text: str) -> None:
+        self.emit(Note(text))
+
+    @contextmanager
+    def phase(self, name: str, total: int = 0) -> Iterator[Callable[[int, int], None]]:
+        """Show a piece of work while it lasts; yields a function (done, total) for its progress."""
+        began = time.monotonic()
+        self._open.append(name)
+        self.emit(PhaseStarted(name, total))
+        try:
+            yield self.progress(name)
+        finally:
+            self._open.remove(name)
+            seconds = time.monotonic() - began
+            self.phase_seconds[name] = self.phase_seconds.get(name, 0.0) + seconds
+            self.emit(PhaseEnded(name, seconds))
+
+    def progress(self, name: str) -> Callable[[int, int], None]:
+        """Progress of the open phase `name`."""
+        return lambda done, total: self.emit(PhaseAdvanced(name, done, total))
+
+    def generated(self, done: int, total: int) -> None:
+        """Progress of whichever phase is generating."""
+        if self._open:
+            self.emit(PhaseAdvanced(self._open[-1], done, total))
+
+    def step(self, metrics: dict[str, float]) -> None:
+        self._record(metrics)
+
+    def validation(self, step: int, samples: list[Sample]) -> float:
+        """Record held-out accuracy, over all rows and by source; returns the overall accuracy."""
+        accuracy = float(np.mean([s.accuracy for s in samples]))
+        by_source: dict[str, list[float]] = {}
+        for sample in samples:
+            by_source.setdefault(sample.prompt.row.data_source, []).append(sample.accuracy)
+        metrics: dict[str, float] = {"step": step, "val/accuracy": accuracy, "val/reward": float(np.mean([s.reward for s in samples]))}
+        metrics |= {f"val/accuracy_{name.lower().replace('/', '_').replace('-', '_')}": float(np.mean(v)) for name, v in by_source.items()}
+        self._record(metrics)
+        return accuracy
+
+    def rollouts(self, step: int, rows: list[dict[str, Any]]) -> None:
+        write_rollouts(self.run_dir, step, rows)
+
+    def _record(self, metrics: dict[str, float]) -> None:
+        row = self.metrics.append(metrics)
+        self.rows.append(row)
+        self.emit(StepDone(row))

@@ -1,0 +1,34 @@
+"""What the forked ranks of these tests run. Imported in rank processes, never by pytest itself."""
+
+import numpy as np
+
+from tandem.config.schema import Config, ParallelConfig
+from tandem.data.types import Sequence
+
+
+def config_for(parallel: ParallelConfig, **sections) -> Config:
+    return Config.model_validate(
+        {"device": "cpu", "model": {"dtype": "float32"}, "parallel": parallel.model_dump(), "batch": {"max_tokens_per_device": 200}} | sections
+    )
+
+
+def make_engine(model_path: str, parallel: ParallelConfig, **sections):
+    from tandem.devices import cpu
+    from tandem.engine.engine import Engine
+
+    return Engine(config_for(parallel, **sections), model_path, cpu, banned_token_ids=[])
+
+
+def score_and_train(model_path: str, parallel: ParallelConfig, sequences: list[Sequence], num_steps: int, lr: float, **sections) -> dict:
+    """Scores before training, then the losses and gradient norms of supervised steps on the whole batch, then scores."""
+    sections.setdefault("optimizer", {"eps": 1e-4, "betas": (0.9, 0.95), "clip_grad": 1.0})
+    engine = make_engine(model_path, parallel, **sections)
+    before = engine.scores(sequences, temperature=1.0, masked=False)
+    engine.start_optimizer(lr=lr, weight_decay=0.0)
+    steps = [engine.update(sequences, supervised=True, lr=lr) for _ in range(num_steps)]
+    return {"before": before, "steps": steps, "after": engine.scores(sequences, temperature=1.0, masked=False)}
+
+
+def export_tensors(model_path: str, parallel: ParallelConfig) -> dict[str, np.ndarray]:
+    """The Hugging Face tensors that this rank publishes."""
+    return {name: tensor.numpy().copy() for name, tensor in make_engine(model_path, parallel).tensors()}

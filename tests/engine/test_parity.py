@@ -1,0 +1,92 @@
+"""The trainer against transformers, and every layout against transformers: log-probs, losses, gradient norms, weights."""
+
+import numpy as np
+import pytest
+import torch
+
+from tandem.config.schema import ParallelConfig
+from tandem.engine.fork_ranks import fork_ranks
+
+NUM_STEPS, LR = 4, 2e-3
+
+LAYOUTS = {
+    "single": (1, {}),
+    "dp2": (2, {}),
+    "tp2_etp1": (2, {"tp": 2}),
+    "pp2": (2, {"pp": 2}),
+    "cp2": (2, {"cp": 2}),
+    "tp2_pp2_ep2": (4, {"tp": 2, "pp": 2, "ep": 2}),
+    "pp2_vpp2": (2, {"pp": 2, "vpp": 2}),
+}
+
+
+@pytest.fixture(scope="module")
+def reference(tiny_model, sequences):
+    """transformers' log-probs of each response, and its losses and gradient norms over four AdamW steps, sample by sample."""
+    from transformers import AutoModelForImageTextToText
+
+    model = AutoModelForImageTextToText.from_pretrained(tiny_model, dtype=torch.float32)
+
+    def logprobs(sequence):
+        ids = torch.from_numpy(sequence.token_ids)[None]
+        prompt, inputs = sequence.prompt, {"attention_mask": torch.ones_like(ids)}
+        if prompt.pixel_values is not None:
+            inputs |= {"pixel_values": torch.from_numpy(prompt.pixel_values), "image_grid_thw": torch.from_numpy(prompt.image_grid_thw)}
+            inputs["mm_token_type_ids"] = (ids == model.config.image_token_id).long()
+        logits = model(input_ids=ids, **inputs).logits[0, len(prompt.token_ids) - 1 : -1].float()
+        return logits.log_softmax(-1).gather(1, torch.from_numpy(sequence.response_ids)[:, None])[:, 0]
+
+    with torch.no_grad():
+        before = [logprobs(s).numpy() for s in sequences]
+    optimizer = torch.optim.AdamW(model.parameters(), lr=LR, betas=(0.9, 0.95), eps=1e-4, weight_decay=0.0)
+    total = sum(len(s.response_ids) for s in sequences)
+    losses, norms = [], []
+    for _ in range(NUM_STEPS):
+        optimizer.zero_grad()
+        loss = -sum(logprobs(s).sum() for s in sequences) / total
+        loss.backward()
+        losses.append(loss.item())
+        norms.append(float(torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)))
+        optimizer.step()
+    return before, losses, norms
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_log_probs_losses_and_gradient_norms_are_those_of_transformers(layout, tiny_model, sequences, reference):
+    world_size, sizes = LAYOUTS[layout]
+    before, losses, norms = reference
+    shares = fork_ranks(
+        "tests.engine.ranks:score_and_train",
+        ParallelConfig(**sizes),
+        world_size,
+        timeout_s=300,
+        model_path=str(tiny_model),
+        sequences=sequences,
+        num_steps=NUM_STEPS,
+        lr=LR,
+    )
+    scored = {index: logprobs for share in shares for index, (logprobs, _) in share["before"].items()}
+    assert sorted(scored) == list(range(len(sequences)))
+    assert max(np.abs(scored[i] - before[i]).max() for i in scored) <= 1e-4
+    for step in range(NUM_STEPS):
+        loss = sum(share["steps"][step].get("loss/policy", 0.0) for share in shares)
+        assert loss == pytest.approx(losses[step], rel=1e-5)
+        for share in shares:
+            assert share["steps"][step]["grad_norm"] == pytest.approx(norms[step], rel=1e-3)
+
+
+@pytest.mark.parametrize("layout", ["single", "tp2_pp2_ep2", "pp2_vpp2"])
+def test_every_tensor_comes_back_bit_for_bit_and_once(layout, tiny_model):
+    from tandem.qwen3_5.checkpoint import HuggingFaceFolder
+
+    world_size, sizes = LAYOUTS[layout]
+    parallel = ParallelConfig(**sizes)
+    shares = fork_ranks("tests.engine.ranks:export_tensors", parallel, world_size, model_path=str(tiny_model))
+    folder, seen = HuggingFaceFolder(tiny_model), {}
+    for share in shares:
+        assert not set(seen) & set(share), "a tensor is published twice"
+        seen |= share
+    assert set(seen) == folder.names()
+    for name, value in seen.items():
+        original = folder.get(name).numpy()
+        assert value.shape == original.shape and value.dtype == original.dtype and np.array_equal(value, original), name
