@@ -33,13 +33,17 @@ def fork_ranks(function: str, parallel: ParallelConfig, world_size: int, *, time
         (Path(folder) / "call.pkl").write_bytes(pickle.dumps((function, parallel, world_size, kwargs)))
         environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join([os.getcwd(), *sys.path])}
         command = [sys.executable, "-W", "ignore", "-m", "tandem.engine.fork_ranks", folder]
-        process = subprocess.Popen(command, env=environment, stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, start_new_session=True)
+        process = subprocess.Popen(
+            command, env=environment, stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, start_new_session=True
+        )
         try:
             _, errors = process.communicate(timeout=timeout_s)
         except subprocess.TimeoutExpired as error:
             os.killpg(process.pid, 9)
             process.communicate()
-            raise RunError(f"{function} on {world_size} ranks took longer than {timeout_s:.0f} s", "a rank hangs", "see its code") from error
+            raise RunError(
+                f"{function} on {world_size} ranks took longer than {timeout_s:.0f} s", "a rank hangs", "see its code"
+            ) from error
         failures = sorted(Path(folder).glob("*.failed"))
         if process.returncode or failures:
             told = failures[0].read_text() if failures else errors[-3000:]

@@ -9,6 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from tandem.algorithms import kl, losses
+from tandem.algorithms.losses import LossBatch
 from tandem.config.schema import AlgorithmConfig
 from tandem.data.packing import PackedBatch
 from tandem.engine.schedule import LossFunction
@@ -49,9 +51,6 @@ def policy(algorithm: AlgorithmConfig, num_tokens: int) -> LossFunction:
     Reads fields: weights, advantages, old_logprobs, and ref_logprobs when the KL term is in the loss. Reports sums over the response tokens
     divided by `num_tokens`, so that adding the ranks' reports gives means.
     """
-    from tandem.algorithms import kl, losses
-    from tandem.algorithms.losses import LossBatch
-
     policy_loss = losses.get(algorithm.loss)
     kl_in_loss = algorithm.kl.coef > 0 and algorithm.kl.where == "loss"
 
@@ -62,13 +61,13 @@ def policy(algorithm: AlgorithmConfig, num_tokens: int) -> LossFunction:
         logprobs, entropy = scores[:, torch.from_numpy(batch.score_index).to(scores.device)]
         segments = torch.from_numpy(batch.segment_ids).to(scores.device)
         out = policy_loss(LossBatch(logprobs, fields["old_logprobs"], fields["advantages"], segments, len(batch.indices)), algorithm)
-        policy_total = (fields["weights"] * out.loss).sum()
+        policy_total = (fields["weights"] * out.loss_R).sum()
         total = policy_total
         log_ratio = logprobs.detach() - fields["old_logprobs"]
         report = {
             "loss/policy": float(policy_total),
             "entropy": float(entropy.detach().sum()) / num_tokens,
-            "clip_share": float(out.clipped.sum()) / num_tokens,
+            "clip_share": float(out.clipped_R.sum()) / num_tokens,
             "ratio/abs_diff_mean": float((log_ratio.exp() - 1).abs().sum()) / num_tokens,
         }
         if kl_in_loss:
