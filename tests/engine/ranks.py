@@ -8,7 +8,8 @@ from tandem.data.types import Sequence
 
 def config_for(parallel: ParallelConfig, **sections) -> Config:
     return Config.model_validate(
-        {"device": "cpu", "model": {"dtype": "float32"}, "parallel": parallel.model_dump(), "batch": {"max_tokens_per_device": 200}} | sections
+        {"device": "cpu", "model": {"dtype": "float32"}, "parallel": parallel.model_dump(), "batch": {"max_tokens_per_device": 200}}
+        | sections
     )
 
 

@@ -51,7 +51,9 @@ def engine_arguments(model_path: str, rollout: RolloutConfig, dtype: str, max_mo
         "distributed_executor_backend": "uni" if rollout.tp == 1 else "mp",
         "gpu_memory_utilization": rollout.memory_share,
         "limit_mm_per_prompt": {"image": MAX_IMAGES, "video": 0},
+        "use_tqdm_on_load": False,
         "mm_processor_cache_gb": 0,  # the processor ran before
+        "mm_device_do_normalize": False,  # and its pixels are normalised: vLLM's vision tower would do it again
         "generation_config": "vllm",  # sampling settings come from the request, not from the model's folder
         "logprobs_mode": "processed_logprobs",  # after temperature and bans: of the distribution that was sampled from
         "worker_extension_cls": "tandem.rollout.receiver.WeightReceiver",

@@ -61,7 +61,7 @@ class Controller:
         from tandem import devices
         from tandem.run import assemble, evaluate, loop, sft
         from tandem.track.report import write_report
-        from tandem.track.summary import summarize
+        from tandem.track.summary import summarize, summary_table
 
         config = self.config
         device = devices.DEVICES[config.device]
@@ -78,8 +78,7 @@ class Controller:
             run.export()
         if self.task == "eval":
             return {**evaluate.evaluate(run), "run_dir": str(self.run_dir)}
-        paths["export"] = str(self.run_dir / "export")
-        with self.track.phase("report"):
-            paths["report"] = str(write_report(self.run_dir))
+        paths |= {"export": str(self.run_dir / "export"), "report": str(self.run_dir / "report.html")}
         summary = summarize(self.track.rows, self.track.phase_seconds, paths)
+        write_report(self.run_dir, summary_table(summary))
         return {**summary, "run_dir": str(self.run_dir), "stopped": run.stop_requested}

@@ -11,10 +11,10 @@ from blake3 import blake3
 
 from tandem.config.schema import Config
 from tandem.data.loader import Loader
-from tandem.data.prompts import PromptBuilder
+from tandem.data.prompts import PromptBuilder, build_prompts
 from tandem.data.rows import read_rows
 from tandem.data.types import Prompt
-from tandem.errors import RunError, UserError
+from tandem.errors import RunError
 from tandem.qwen3_5.checkpoint import HuggingFaceFolder
 from tandem.rewards.pool import RewardPool
 from tandem.run import export
@@ -60,13 +60,11 @@ class Run:
         rows = read_rows(files)
         rows = rows[:max_rows] if max_rows else rows
         with self.track.phase(what, len(rows)) as progress:
-            made = self.builder.build_prompts(rows, on_progress=progress)
+            made = build_prompts(rows, self.builder, progress)
         if made.num_overlong:
             self.track.note(
                 f"{what}: {made.num_overlong} of {len(rows)} left out, longer than data.max_prompt_length={self.config.data.max_prompt_length}"
             )
-        if not made.prompts:
-            raise UserError(f"no {what} are left", "all of them are longer than data.max_prompt_length", "raise data.max_prompt_length")
         return made.prompts
 
     @property

@@ -1,0 +1,115 @@
+"""The loop with every real part: Ray actors, Megatron-Core ranks, vLLM. One cluster and one run for the whole file."""
+
+import numpy as np
+import pytest
+
+from tandem.config.load import load
+from tandem.errors import RunError
+
+OVERRIDES = [
+    "data.train_batch_size=4",
+    "rollout.n=4",
+    "optimizer.lr=0.02",  # far too much to learn with: what is stale must be plain to see
+    "algorithm.kl.coef=0.01",
+    "warm_start.max_steps=0",
+    "trainer.total_steps=10",
+]
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    import ray
+
+    from tandem.devices import cpu
+    from tandem.run import assemble, cluster
+    from tandem.run.tracker import Tracker
+
+    run_dir = tmp_path_factory.mktemp("run")
+    config = load("demo", [*OVERRIDES, f"run_dir={run_dir}"]).model_copy(update={"device": "cpu"})
+    cluster.start(config, cpu)
+    run = assemble.assemble(config, cpu, "train", run_dir, Tracker(run_dir), None)
+    run.trainers.keep_reference()
+    run.trainers.start_optimizer(config.optimizer.lr, 0.0)
+    yield run
+    run.close()
+    ray.shutdown()
+
+
+@pytest.fixture
+def fresh(run):
+    """The run right after a publication, its loader at the start: every test sees the same prompts again."""
+    run.publish(run.version + 1)
+    run.loader.position = 0
+    return run
+
+
+def test_trainer_and_generator_agree_at_every_step_right_after_publication(fresh):
+    from tandem.run.loop import one_step
+
+    for _ in range(2):
+        metrics = one_step(fresh, step=fresh.version + 2)  # not the first step: the reference is no longer the policy
+        assert metrics["fidelity/logprob_abs_diff_mean"] <= 1e-4
+        assert metrics["grad_norm"] > 0
+        assert metrics["ratio/abs_diff_mean"] == 0.0  # one mini-batch a step: the policy that is updated made the samples
+
+
+def test_a_publication_that_was_skipped_is_caught(fresh, monkeypatch):
+    from tandem.run.loop import one_step
+
+    with monkeypatch.context() as skipped:
+        skipped.setattr(fresh, "publish", lambda version: None)
+        one_step(fresh, step=5)  # updates the trainer only
+    with pytest.raises(RunError, match="trainer and generator disagree"):
+        one_step(fresh, step=6)
+
+
+def test_caches_that_were_not_reset_are_caught(fresh):
+    import ray
+
+    from tandem.run.loop import one_step
+
+    one_step(fresh, step=5)  # fills the caches, then updates and publishes, which resets them
+    fresh.loader.position = 0
+    one_step(fresh, step=6)
+    fresh.loader.position = 0
+    for engine in fresh.generators.engines:
+        ray.get(engine.__ray_call__.remote(lambda self: setattr(self.engine, "reset_caches", lambda: None)))
+    try:
+        one_step(fresh, step=7)  # publishes without a reset: the next generation reads features of the images by the weights before
+        fresh.loader.position = 0
+        with pytest.raises(RunError, match="trainer and generator disagree"):
+            one_step(fresh, step=8)
+    finally:
+        for engine in fresh.generators.engines:
+            ray.get(engine.__ray_call__.remote(lambda self: delattr(self.engine, "reset_caches")))
+
+
+def test_a_generator_that_lags_refuses_to_generate(fresh):
+    from tandem.rollout.types import SamplingParams
+
+    with pytest.raises(RunError, match="holds version"):
+        fresh.generators.generate(fresh.train_prompts[:2], SamplingParams(max_tokens=4), fresh.version + 1)
+
+
+def test_the_export_scores_as_the_trainer_did(fresh):
+    import torch
+    from transformers import AutoModelForImageTextToText
+
+    from tandem.data.types import Sequence
+
+    prompts = fresh.train_prompts[:6]
+    sequences = [Sequence(p, fresh.builder.encode_response(p.row.extra_info["response"])) for p in prompts]
+    scored = fresh.trainers.scores(sequences, temperature=1.0, masked=False)
+    model = AutoModelForImageTextToText.from_pretrained(fresh.export(), dtype=torch.float32)
+    for sequence, (logprobs, _) in zip(sequences, scored):
+        ids, prompt = torch.from_numpy(sequence.token_ids)[None], sequence.prompt
+        with torch.no_grad():
+            logits = model(
+                input_ids=ids,
+                attention_mask=torch.ones_like(ids),
+                pixel_values=torch.from_numpy(prompt.pixel_values),
+                image_grid_thw=torch.from_numpy(prompt.image_grid_thw),
+                mm_token_type_ids=(ids == model.config.image_token_id).long(),
+            ).logits
+        expected = logits[0, len(prompt.token_ids) - 1 : -1].log_softmax(-1).gather(1, torch.from_numpy(sequence.response_ids)[:, None])
+        assert np.abs(logprobs - expected[:, 0].numpy()).max() <= 1e-4
