@@ -6,7 +6,11 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 from pathlib import Path
 
+import hypothesis
 import pytest
+
+hypothesis.settings.register_profile("tandem", deadline=None, derandomize=True)  # a busy machine is slow, and CI repeats what it did
+hypothesis.settings.load_profile("tandem")
 
 
 @pytest.fixture(scope="session")

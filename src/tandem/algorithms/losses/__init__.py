@@ -1,4 +1,7 @@
-"""Policy losses: one a file, pure functions on tensors. To add one: a file with `name(batch, settings) -> LossOutput`, and its line in LOSSES."""
+"""Policy losses: one a file, pure functions on tensors.
+
+To add one: a file with `name(batch, settings) -> LossOutput`, and its line in LOSSES.
+"""
 
 from collections.abc import Callable
 
