@@ -10,7 +10,7 @@ PYTHON ?= $(shell for p in python3.11 python3; do \
 	$$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$p && break; done)
 STAGE := requirements/with_progress.sh
 PIP_INSTALL := $(STAGE) $(BIN)/python -m pip -qq --disable-pip-version-check install
-TYPED := $(addprefix src/tandem/,config algorithms rewards data errors.py)
+CHECKED := $(wildcard src tests benchmarks)
 
 # Two OpenMP threads on a busy two-core machine are many times slower than one.
 export OMP_NUM_THREADS ?= 1
@@ -26,9 +26,9 @@ test: setup
 	@$(BIN)/python -m pytest --durations=10
 
 lint: setup
-	@$(BIN)/ruff check src tests
-	@$(BIN)/ruff format --check src tests
-	@$(BIN)/mypy $(TYPED)
+	@$(BIN)/ruff check $(CHECKED)
+	@$(BIN)/ruff format --check $(CHECKED)
+	@$(BIN)/mypy
 
 clean:
 	rm -rf $(VENV) runs build dist .mypy_cache .ruff_cache .hypothesis
