@@ -49,7 +49,9 @@ def test_a_text_in_yaml_may_look_like_a_number_or_date(tmp_path: Path) -> None:
     assert of("run_dir:\nmodel: {path: 0123}\n", tmp_path).model.path == "0123"
 
 
-@pytest.mark.parametrize(("text", "files"), [("a.parquet", ["a.parquet"]), ("[a, b]", ["a", "b"]), ("[]", []), ("7", ["7"]), ("[1, 2]", ["1", "2"])])
+@pytest.mark.parametrize(
+    ("text", "files"), [("a.parquet", ["a.parquet"]), ("[a, b]", ["a", "b"]), ("[]", []), ("7", ["7"]), ("[1, 2]", ["1", "2"])]
+)
 def test_one_file_or_a_list_becomes_a_list_of_texts(text: str, files: list[str], tmp_path: Path) -> None:
     assert of("", tmp_path, f"data.train_files={text}").data.train_files == files
     assert of(f"data: {{train_files: {text}}}", tmp_path).data.train_files == files
