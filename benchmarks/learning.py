@@ -23,7 +23,7 @@ BASELINE = Path(__file__).with_name("learning_baseline.json")
 
 def run_seed(seed: int, folder: Path, overrides: list[str]) -> tuple[dict, list[float]]:
     """The summary of one run and its reward of each step."""
-    command = [sys.executable, "-m", "tandem.cli.main", "demo", f"run_dir={folder}", f"trainer.seed={seed}", "--json", *overrides]
+    command = [sys.executable, "-m", "tandem", "demo", f"run_dir={folder}", f"trainer.seed={seed}", "--json", *overrides]
     done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
     rewards = [row["reward/mean"] for row in read_metrics(folder) if "reward/mean" in row]
     return json.loads(done.stdout), rewards

@@ -7,11 +7,12 @@ from tandem.config.load import load
 from tandem.errors import RunError
 
 OVERRIDES = [
-    "data.train_batch_size=4",
+    "data.train_batch_size=8",
     "rollout.n=4",
-    "optimizer.lr=0.02",  # far too much to learn with: what is stale must be plain to see
+    "optimizer.lr=2e-3",  # too much to learn with: what is stale must be plain to see
     "algorithm.kl.coef=0.01",
-    "warm_start.max_steps=0",
+    "warm_start.max_steps=60",  # some samples earn a reward, so that there is something to update by
+    "warm_start.batch_size=64",
     "trainer.total_steps=10",
 ]
 
@@ -21,13 +22,14 @@ def run(tmp_path_factory):
     import ray
 
     from tandem.devices import cpu
-    from tandem.run import assemble, cluster
+    from tandem.run import assemble, cluster, sft
     from tandem.run.tracker import Tracker
 
     run_dir = tmp_path_factory.mktemp("run")
     config = load("demo", [*OVERRIDES, f"run_dir={run_dir}"]).model_copy(update={"device": "cpu"})
     cluster.start(config, cpu)
     run = assemble.assemble(config, cpu, "train", run_dir, Tracker(run_dir), None)
+    sft.warm_start(run)
     run.trainers.keep_reference()
     run.trainers.start_optimizer(config.optimizer.lr, 0.0)
     yield run

@@ -3,6 +3,7 @@
 Sixteen ranks start in seconds and share the memory of the imports. For tests, benchmarks and rehearsals; a run's ranks are Ray actors.
 """
 
+import contextlib
 import gc
 import importlib
 import os
@@ -53,7 +54,7 @@ def fork_ranks(function: str, parallel: ParallelConfig, world_size: int, *, time
 
 def _main(folder: Path) -> int:
     function, parallel, world_size, kwargs = pickle.loads((folder / "call.pkl").read_bytes())
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     from tandem.devices import cpu
 
@@ -80,10 +81,8 @@ def _main(folder: Path) -> int:
         if status:  # the others wait for it in a collective
             for other in ranks:
                 if other != pid:
-                    try:
+                    with contextlib.suppress(ProcessLookupError):
                         os.kill(other, 9)
-                    except ProcessLookupError:
-                        pass
             return 1
     return 0
 

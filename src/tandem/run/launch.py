@@ -3,6 +3,7 @@
 import os
 import signal
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ import psutil
 from tandem import devices
 from tandem.config.schema import Config
 from tandem.errors import RunError
-from tandem.run.run_dir import begin
+from tandem.run.run_dir import begin, shared_memory_prefix
 from tandem.sync import buckets
 from tandem.track.console import Console
 from tandem.track.events import Note, PhaseEnded, PhaseStarted
@@ -33,18 +34,41 @@ def launch(config: Config, task: str, console: Console) -> dict[str, Any]:
     device, reason = devices.detect(config.device)
     config, run_dir = begin(config, device.NAME)
     console.emit(Note(f"device {device.NAME}: {reason}"))
-    signal.signal(signal.SIGTERM, _interrupt)
-    try:
-        return _run(config, task, run_dir, device, console)
-    finally:
-        _clean_up(run_dir)
+    with StopSignals() as stop:
+        try:
+            result = _run(config, task, run_dir, device, console, stop)
+        finally:
+            _clean_up(run_dir)
+    if result is None:
+        raise KeyboardInterrupt
+    return result
 
 
-def _interrupt(*_: Any) -> None:
-    raise KeyboardInterrupt
+class StopSignals:
+    """Ctrl-C, SIGTERM and SIGHUP are counted instead of interrupting: an import or a start of Ray cut in the middle could not be undone."""
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    def __enter__(self) -> "StopSignals":
+        self._previous = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
+        self.listen()
+        return self
+
+    def listen(self) -> None:
+        for number in self._previous:
+            signal.signal(number, self._note)
+
+    def _note(self, *_: Any) -> None:
+        self.count += 1
+
+    def __exit__(self, *_: Any) -> None:
+        for number, handler in self._previous.items():
+            signal.signal(number, handler)
 
 
-def _run(config: Config, task: str, run_dir: Path, device, console: Console) -> dict[str, Any]:
+def _run(config: Config, task: str, run_dir: Path, device, console: Console, stop: StopSignals) -> dict[str, Any] | None:
+    """The summary; None when a signal ended the run."""
     from tandem.run import cluster
 
     began = time.monotonic()
@@ -54,28 +78,31 @@ def _run(config: Config, task: str, run_dir: Path, device, console: Console) -> 
     from tandem.run.controller import Controller
 
     cluster.start(config, device)
+    stop.listen()  # ray.init installs a handler of its own
     cluster.check_resources(config, device)
     methods = {name: ray.method(concurrency_group="news")(getattr(Controller, name)) for name in ("news", "stop", "generated")}
     actor = ray.remote(concurrency_groups=_GROUPS)(type("Controller", (Controller,), methods))
     controller = actor.options(num_cpus=1).remote(config, task, str(run_dir))
     console.emit(PhaseEnded("starting the cluster", time.monotonic() - began))
     future = controller.run.remote(controller)
-    try:
-        result = _watch(future, controller, console)
-    except KeyboardInterrupt:
-        _stop_gently(config, future, controller, console)
-        raise
-    assert result is not None
+    result = _watch(future, controller, console, lambda: stop.count > 0)
+    if result is None:
+        _stop_gently(config, future, controller, console, stop)
+        return None
     if "failure" in result:
         raise result["failure"] from RemoteTraceback(result["traceback"])
     return result
 
 
-def _watch(future: Any, controller: Any, console: Console, deadline: float | None = None) -> dict[str, Any] | None:
-    """Show the controller's events until its run is over; None when the deadline came first."""
+def _watch(future: Any, controller: Any, console: Console, until: Callable[[], bool]) -> dict[str, Any] | None:
+    """Show the controller's events until its run is over; None when `until` came true first.
+
+    Raises:
+        RunError: the controller's process is gone.
+    """
     import ray
 
-    while deadline is None or time.monotonic() < deadline:
+    while not until():
         try:
             for event in ray.get(controller.news.remote(0.3), timeout=60):
                 console.emit(event)
@@ -91,33 +118,27 @@ def _watch(future: Any, controller: Any, console: Console, deadline: float | Non
     return None
 
 
-def _stop_gently(config: Config, future: Any, controller: Any, console: Console) -> None:
+def _stop_gently(config: Config, future: Any, controller: Any, console: Console, stop: StopSignals) -> None:
+    """Let the step that is running be finished and saved, within the grace time and until another signal."""
     import ray
 
-    grace = config.trainer.stop_grace_s
+    signals, ends = stop.count, time.monotonic() + config.trainer.stop_grace_s
     try:
-        if grace and ray.get(controller.stop.remote(), timeout=5):
-            console.emit(Note(f"stopping: this step is finished and saved first, {grace:.0f} s at most; Ctrl-C again stops at once"))
-            _watch(future, controller, console, deadline=time.monotonic() + grace)
-    except (ray.exceptions.RayError, RunError, KeyboardInterrupt) as error:
-        console.emit(Note(f"stopped without saving ({type(error).__name__})"))
+        if config.trainer.stop_grace_s and ray.get(controller.stop.remote(), timeout=5):
+            console.emit(Note(f"stopping after this step, {config.trainer.stop_grace_s:.0f} s at most; Ctrl-C again stops at once"))
+            _watch(future, controller, console, lambda: stop.count > signals or time.monotonic() > ends)
+    except (ray.exceptions.RayError, RunError) as error:
+        console.emit(Note(f"stopped without saving: {type(error).__name__}"))
 
 
 def _clean_up(run_dir: Path) -> None:
-    """End Ray, whatever of its processes is left, and the run's shared memory. A second Ctrl-C does not interrupt this."""
-    previous = signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    try:
-        ours = psutil.Process(os.getpid()).children(recursive=True)
-        import ray
+    """End Ray, whatever is left of its processes, and the run's shared memory."""
+    import ray
 
-        ray.shutdown()
-        _, alive = psutil.wait_procs(ours, timeout=5)
-        for process in alive:
-            process.kill()
-        psutil.wait_procs(alive, timeout=5)
-        from tandem.run.run import shared_memory_prefix
-
-        buckets.cleanup(shared_memory_prefix(run_dir))
-    finally:
-        signal.signal(signal.SIGINT, previous)
+    ours = psutil.Process(os.getpid()).children(recursive=True)
+    ray.shutdown()
+    _, alive = psutil.wait_procs(ours, timeout=5)
+    for process in alive:
+        process.kill()
+    psutil.wait_procs(alive, timeout=5)
+    buckets.cleanup(shared_memory_prefix(run_dir))

@@ -100,7 +100,7 @@ def update(run: Run, samples: list[Sample], lr: float, step: int) -> dict[str, f
     config = run.config
     per_mini_batch = (config.batch.mini_batch_size or config.data.train_batch_size) * config.rollout.n
     results = []
-    for epoch in range(config.batch.num_epochs):
+    for _ in range(config.batch.num_epochs):
         for start in range(0, len(samples), per_mini_batch):
             batch = samples[start : start + per_mini_batch]
             lengths = np.array([len(s.completion.token_ids) for s in batch])

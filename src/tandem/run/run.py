@@ -7,8 +7,6 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-from blake3 import blake3
-
 from tandem.config.schema import Config
 from tandem.data.loader import Loader
 from tandem.data.prompts import PromptBuilder, build_prompts
@@ -20,6 +18,7 @@ from tandem.rewards.pool import RewardPool
 from tandem.run import export
 from tandem.run.groups import GeneratorGroup, TrainGroup
 from tandem.run.publish import publish
+from tandem.run.run_dir import shared_memory_prefix
 from tandem.run.tracker import Tracker
 
 log = logging.getLogger(__name__)
@@ -62,9 +61,8 @@ class Run:
         with self.track.phase(what, len(rows)) as progress:
             made = build_prompts(rows, self.builder, progress)
         if made.num_overlong:
-            self.track.note(
-                f"{what}: {made.num_overlong} of {len(rows)} left out, longer than data.max_prompt_length={self.config.data.max_prompt_length}"
-            )
+            limit = self.config.data.max_prompt_length
+            self.track.note(f"{what}: {made.num_overlong} of {len(rows)} left out, longer than data.max_prompt_length={limit}")
         return made.prompts
 
     @property
@@ -117,8 +115,3 @@ class Run:
         """Stop the graders; Ray's actors end with the cluster."""
         if hasattr(self, "graders"):
             self.graders.close()
-
-
-def shared_memory_prefix(run_dir: Path) -> str:
-    """Starts the names of all shared-memory files of the run."""
-    return f"tandem-{blake3(str(run_dir.resolve()).encode()).hexdigest(8)}"

@@ -2,6 +2,8 @@
 
 from pathlib import Path
 
+from blake3 import blake3
+
 from tandem.config.load import resolved_yaml
 from tandem.config.schema import Config
 from tandem.errors import UserError
@@ -21,3 +23,8 @@ def begin(config: Config, device: str) -> tuple[Config, Path]:
     except OSError as error:
         raise UserError(f"the run's folder {run_dir} cannot be written", str(error), "set run_dir to a folder you can write") from error
     return config, run_dir
+
+
+def shared_memory_prefix(run_dir: Path) -> str:
+    """Starts the names of all shared-memory files of the run."""
+    return f"tandem-{blake3(str(run_dir.resolve()).encode()).hexdigest(8)}"

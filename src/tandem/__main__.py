@@ -1,0 +1,5 @@
+"""`python -m tandem` is `tandem`."""
+
+from tandem.cli.main import main
+
+main()
