@@ -99,7 +99,7 @@ def _rank_main(folder: Path, call, parallel: ParallelConfig, rank: int, world_si
         torch.distributed.barrier()
         (folder / f"{rank}.pkl").write_bytes(pickle.dumps(result))
         torch.distributed.destroy_process_group()
-    except BaseException:  # process edge
+    except BaseException:  # noqa: BLE001 - the edge of a rank: its traceback travels by file
         (folder / f"{rank}.failed").write_text(traceback.format_exc())
         return 1
     return 0
