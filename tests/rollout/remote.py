@@ -2,9 +2,10 @@
 
 import multiprocessing
 import os
-import traceback
 
 from tandem.config.schema import RolloutConfig
+from tandem.rollout.engine import engine_environment
+from tandem.sync.buckets import SHARED_MEMORY, BucketWriter
 
 
 def serve(pipe, environment: dict[str, str], arguments: dict) -> None:
@@ -14,40 +15,51 @@ def serve(pipe, environment: dict[str, str], arguments: dict) -> None:
     engine = None
     while True:
         method, args, kwargs = pipe.recv()
+        progress: list[tuple[int, int]] = []
+        if method == "generate":
+            kwargs["on_progress"] = lambda *counts, heard=progress: heard.append(counts)
         try:
             if engine is None:
                 engine = RolloutEngine(**arguments)
-            answer = getattr(engine, method)(*args, **kwargs)
-            pipe.send((True, answer))
-        except Exception as error:
-            traceback.print_exc()
-            pipe.send((False, error))
+            pipe.send((True, getattr(engine, method)(*args, **kwargs), progress))
+        except Exception as error:  # noqa: BLE001 whatever it is, the test sees it
+            pipe.send((False, error, progress))
         if method == "shutdown":
             return
 
 
 class RemoteEngine:
-    """Forwards every method call and returns, or raises, what the engine does."""
+    """Forwards every method call and returns, or raises, what the engine does. `progress` holds what the last `generate` reported."""
 
     def __init__(self, rollout: RolloutConfig, **arguments):
-        from tandem.rollout.engine import engine_environment
-
         context = multiprocessing.get_context("spawn")
         self._pipe, theirs = context.Pipe()
-        environment = engine_environment(rollout, arguments["device"])
-        self.process = context.Process(target=serve, args=(theirs, environment, {"rollout": rollout, **arguments}))
+        environment = engine_environment(rollout, "cpu")
+        self.process = context.Process(target=serve, args=(theirs, environment, {"rollout": rollout, "device": "cpu", **arguments}))
         self.process.start()
         theirs.close()
+        self.version, self.progress = 0, []
 
     def __getattr__(self, method: str):
         def call(*args, **kwargs):
             self._pipe.send((method, args, kwargs))
-            ok, answer = self._pipe.recv()
-            if not ok:
+            is_answer, answer, self.progress = self._pipe.recv()
+            if not is_answer:
                 raise answer
             return answer
 
         return call
+
+    def publish(
+        self, tensors: dict, expected_names: list[str] | None = None, bucket_bytes: int = 1 << 16, change_bucket=lambda b: b
+    ) -> dict:
+        """Publish `tensors` as the next version, in many buckets."""
+        self.version += 1
+        self.begin_update(self.version)
+        writer = BucketWriter(SHARED_MEMORY, f"tandem-test-{os.getpid()}", bucket_bytes)
+        for bucket in writer.write(tensors.items() if isinstance(tensors, dict) else tensors, self.version):
+            self.load_bucket(change_bucket(bucket))
+        return self.finish_update(self.version, expected_names or list(dict(tensors)))
 
     def close(self) -> None:
         if self.process.is_alive():

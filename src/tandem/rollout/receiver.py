@@ -1,9 +1,11 @@
 """The worker's side of a weight publication: vLLM's `worker_extension_cls`, mixed into its worker class in every worker process."""
 
+import logging
 from collections.abc import Callable, Iterable, Iterator
 
 from torch import Tensor, nn
 from vllm.config import VllmConfig, set_current_vllm_config
+from vllm.model_executor.layers.vocab_parallel_embedding import VocabParallelEmbedding
 from vllm.model_executor.model_loader.reload import finalize_layerwise_reload, initialize_layerwise_reload
 from vllm.model_executor.model_loader.reload.layerwise import _place_kernel_tensors, get_layerwise_info
 from vllm.platforms import current_platform
@@ -16,6 +18,9 @@ if current_platform.is_cpu():
     from tandem.rollout import vllm_cpu
 
     vllm_cpu.apply()
+
+# It warns at every update that rotary tables "failed to load"; what did not load is checked, name by name, below.
+logging.getLogger("vllm.model_executor.model_loader.reload.layerwise").setLevel(logging.ERROR)
 
 MAX_NAMES = 5  # in a message
 
@@ -68,14 +73,14 @@ class WeightUpdate:
             version, num_tensors, num_bytes, and the lists missing, unexpected, duplicated, which are empty.
 
         Raises:
-            RunError: a tensor is missing or not expected, or vLLM has a parameter that nothing was loaded into.
+            RunError: a tensor is missing or not expected, or one of vLLM's parameters is not complete.
         """
         expected = set(expected_names)
         missing, unexpected = sorted(expected - self.names.keys()), sorted(self.names.keys() - expected)
         if missing or unexpected:
             raise refused(self.version, missing=missing, unexpected=unexpected)
-        if untouched := sorted(self._parameters - self._loaded_parameters):
-            raise refused(self.version, missing=untouched)
+        if incomplete := self._incomplete_parameters():
+            raise refused(self.version, missing=sorted(incomplete))
         with set_current_vllm_config(self.vllm_config):
             finalize_layerwise_reload(self.model, self.vllm_config.model_config)
         report = {"version": self.version, "num_tensors": len(self.names), "num_bytes": self.num_bytes}
@@ -88,6 +93,17 @@ class WeightUpdate:
             if info.can_load():
                 _place_kernel_tensors(layer, info)
                 info.reset()
+
+    def _incomplete_parameters(self) -> set[str]:
+        """vLLM's parameters that nothing, or not everything, was loaded into: what must hold whatever names were expected.
+
+        A layer that is still waiting is short of elements. Embeddings always are where vLLM pads the vocabulary; they have one tensor.
+        """
+        names = self._parameters - self._loaded_parameters
+        for prefix, layer in self.model.named_modules():
+            if get_layerwise_info(layer).can_load() and not isinstance(layer, VocabParallelEmbedding):
+                names |= {f"{prefix}.{name}" for name, _ in layer.named_parameters(recurse=False)}
+        return names
 
     def _received(self, bucket: Bucket, verify: bool) -> Iterator[tuple[str, Tensor]]:
         for name, tensor in read_bucket(bucket, verify):

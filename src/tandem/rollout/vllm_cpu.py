@@ -12,6 +12,9 @@ import vllm
 from vllm.model_executor.layers.fused_moe.experts.cpu_moe import CPUUnquantizedExperts
 from vllm.model_executor.layers.fused_moe.unquantized_fused_moe_method import UnquantizedFusedMoEMethod
 from vllm.model_executor.layers.mamba.ops.cpu import gdn_attention
+from vllm.v1.sample.ops.topk_topp_sampler import TopKTopPSampler
+from vllm.v1.worker.cpu_model_runner import CPUModelRunner
+from vllm.v1.worker.gpu_model_runner import GPUModelRunner
 
 from tandem.errors import UserError
 from tandem.rollout.cpu_gated_delta import make_core
@@ -22,6 +25,9 @@ EXPECTED_SOURCES = {
     gdn_attention.register_cpu_gdn_attention_ops: "b1c5884c27715adb",
     UnquantizedFusedMoEMethod._setup_kernel: "5c129dcc3fd42eec",
     CPUUnquantizedExperts.process_weights_after_loading: "7233c2501b8a69a2",
+    GPUModelRunner.sample_tokens: "047e6a4738dead56",
+    GPUModelRunner._bookkeeping_sync: "13c3e81003a7e168",
+    TopKTopPSampler.forward_cpu: "6d05adf47d121861",
 }
 _applied = False
 
@@ -40,6 +46,7 @@ def apply() -> None:
     assert not gdn_attention._CPU_GDN_ATTENTION_OPS_REGISTERED, "a model was built before the patches"
     patch_gated_delta_core()
     patch_expert_prepack()
+    patch_seeded_prefill()
     _applied = True
 
 
@@ -70,3 +77,21 @@ def patch_expert_prepack() -> None:
             self.moe_kernel.fused_experts.process_weights_after_loading(layer)
 
     UnquantizedFusedMoEMethod._setup_kernel = _setup_kernel
+
+
+def patch_seeded_prefill() -> None:
+    """Stock: a step that ends in the middle of a prompt samples a token, drops it and turns the request's generator back, which a CPU
+    generator cannot do: `CPU Generator does not use offset`. Here such requests do not draw from their generators in the first place, so
+    how a prompt was cut into steps does not change its samples.
+    """
+
+    def sample_tokens(self, grammar_output):
+        generators = self.input_batch.generators  # of requests with a seed, by their row in the batch
+        dropped = self.discard_request_mask.np[: self.input_batch.num_reqs].nonzero()[0].tolist()
+        kept_back = {row: generators.pop(row) for row in dropped if row in generators}
+        try:
+            return GPUModelRunner.sample_tokens(self, grammar_output)
+        finally:
+            generators.update(kept_back)
+
+    CPUModelRunner.sample_tokens = sample_tokens
