@@ -1,0 +1,102 @@
+"""Grading in processes that can be killed: a grader that hangs, crashes or eats memory costs one item, never the run."""
+
+import logging
+import selectors
+import time
+from collections.abc import Callable, Sequence
+
+from tandem.errors import RunError
+from tandem.rewards import check_name
+from tandem.rewards.process import MAX_TRIES, START_LIMIT_S, Work, Worker
+from tandem.rewards.types import Grade
+
+log = logging.getLogger(__name__)
+
+
+class RewardPool:
+    """`num_workers` processes with one grader. Not for several threads at once; the thread that makes it must outlive it.
+
+    Args:
+        name: a name in tandem.rewards.
+        num_workers: processes.
+        timeout_s: limit of one item, from handing it to a ready worker.
+
+    Raises:
+        UserError: no such grader.
+    """
+
+    def __init__(self, name: str, num_workers: int, timeout_s: float):
+        check_name(name)
+        assert num_workers >= 1 and timeout_s > 0
+        self.name, self.timeout_s = name, timeout_s
+        self._workers = [Worker(name) for _ in range(num_workers)]
+
+    def grade(self, items: Sequence[tuple[str, str]], on_progress: Callable[[int, int], None] | None = None) -> list[Grade]:
+        """The grade of each (text, ground truth), in order.
+
+        An item over the limit scores 0 with reason `timeout`, one that brings its worker down with `crashed`, one on which
+        the grader raises with `failed`.
+
+        Args:
+            on_progress: called with (done, total) after each item.
+
+        Raises:
+            RunError: a worker does not start, or the grader raises on every item.
+        """
+        assert all(worker.item is None for worker in self._workers), "the last call did not end"
+        work = Work(items, on_progress)
+        with selectors.DefaultSelector() as selector:
+            for worker in self._workers:
+                selector.register(worker.replies, selectors.EVENT_READ, worker)
+            while not work.done:
+                for worker in self._workers:
+                    if worker.ready and worker.item is None and work.waiting and not worker.take(work, self.timeout_s):
+                        self._replace(worker, work, selector, "crashed")
+                limit = max(0.0, min(worker.deadline for worker in self._workers) - time.monotonic())
+                for key, _ in selector.select(limit):
+                    if not key.data.read(work):
+                        self._replace(key.data, work, selector, "crashed")
+                for worker in list(self._workers):
+                    if time.monotonic() > worker.deadline:
+                        self._replace(worker, work, selector, "timeout")
+        self._report(work)
+        return [grade for grade in work.grades if grade is not None]
+
+    def _report(self, work: Work) -> None:
+        """Say what the grader raised. On every item it is a broken grader, which would silently train on zeros."""
+        if work.tracebacks and len(work.tracebacks) == len(work.items):
+            raise RunError(
+                f"the reward {self.name!r} failed on every response", work.tracebacks[0].strip(), "mend the grader, or choose another"
+            )
+        if work.tracebacks:
+            log.warning(
+                "the reward %r failed on %d of %d responses; the first:\n%s",
+                self.name,
+                len(work.tracebacks),
+                len(work.items),
+                work.tracebacks[0],
+            )
+
+    def _replace(self, worker: Worker, work: Work, selector: selectors.BaseSelector, reason: str) -> None:
+        selector.unregister(worker.replies)
+        code = worker.end(grace_s=5.0 if reason == "crashed" else 0.0)
+        if not worker.ready and (
+            reason == "timeout" or code > 0 or worker.num_tries == MAX_TRIES
+        ):  # below 0: a signal, maybe out of memory
+            raise RunError(
+                f"a grading process for {self.name!r} did not start",
+                f"exit code {code}" if reason == "crashed" else f"not ready after {START_LIMIT_S:.0f} s",
+                "read what it wrote to standard error, in the run's logs",
+            )
+        log.warning("grading process %d: %s (exit code %s); replaced", worker.process.pid, reason, code)
+        if worker.item is not None:
+            work.fail(worker.item, reason)
+        fresh = Worker(self.name, num_tries=1 if worker.ready else worker.num_tries + 1)
+        self._workers[self._workers.index(worker)] = fresh
+        selector.register(fresh.replies, selectors.EVENT_READ, fresh)
+
+    def close(self) -> None:
+        """Ends every process; safe to call twice."""
+        for worker in self._workers:
+            worker.end()
+        self._workers = []
