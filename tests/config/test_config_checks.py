@@ -12,9 +12,14 @@ from tandem.config.load import load
 from tandem.config.schema import Config
 from tandem.errors import UserError
 
+LEGAL = (
+    "device=cpu trainer.devices_per_node=2 rollout.replicas=2 rollout.n=8 data.train_batch_size=16 data.max_prompt_length=96 "
+    "data.max_response_length=24 warm_start.max_steps=400 warm_start.batch_size=32 algorithm.kl.coef=0.001"
+)
+
 
 def config_of(*overrides: str) -> Config:
-    return load("demo", ["parallel.tp=1", *overrides], env={})
+    return load("demo", [*LEGAL.split(), *overrides], env={})
 
 
 @pytest.mark.parametrize(

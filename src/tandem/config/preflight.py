@@ -30,9 +30,9 @@ def preflight(config: Config, task: Task, check_files: Callable[[list[str]], obj
     check_resume(config)
     check_cluster(config)
     check_shared_memory(shared_memory_needed(config))
-    files = [*config.data.train_files, *config.data.val_files]
-    if files:
-        check_files(files)
+    lists = (config.data.train_files, config.data.val_files, config.warm_start.val_files)
+    for files in dict.fromkeys(tuple(files) for files in lists if files):
+        check_files(list(files))
 
 
 def check_sources(config: Config, task: Task) -> None:
@@ -109,7 +109,8 @@ def check_run_dir(config: Config, task: Task) -> None:
     if not parent.is_dir() or not os.access(parent, os.W_OK | os.X_OK):
         raise UserError(f"cannot write run_dir = {config.run_dir}", f"{parent} is not a folder one can write to", "set another run_dir")
     before = folder / "config.yaml"
-    if task == "eval" or not before.is_file():
+    has_results = any((folder / name).exists() for name in ("metrics.jsonl", "checkpoints"))
+    if task == "eval" or not before.is_file() or not has_results:
         return
     changed = changed_settings(load(str(before), env={}), config)
     if changed:
@@ -125,7 +126,12 @@ def check_run_dir(config: Config, task: Task) -> None:
 
 
 def changed_settings(before: Config, now: Config) -> list[str]:
-    """ "key: old -> new" for every setting that differs and must not differ within one run."""
+    """ "key: old -> new" for every setting that differs and must not differ within one run.
+
+    `before` was written with the device that was found, so that `auto` now is no change.
+    """
+    if now.device == "auto":
+        now = now.model_copy(update={"device": before.device})
     keys = [key for key in SETTINGS if not any(key == free or (free[-1] == "." and key.startswith(free)) for free in MAY_CHANGE)]
     return [f"{key}: {_get(before, key)!r} -> {_get(now, key)!r}" for key in keys if _get(before, key) != _get(now, key)]
 

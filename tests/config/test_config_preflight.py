@@ -1,0 +1,178 @@
+"""What must be there before a run: each missing thing is told in one message, and nothing that is there is refused."""
+
+import json
+import shutil
+import socket
+from pathlib import Path
+
+import pytest
+
+from tandem.config.load import load, resolved_yaml
+from tandem.config.modelfolder import check_model
+from tandem.config.preflight import check_cluster, check_run_dir, check_shared_memory, check_sources, preflight, shared_memory_needed
+from tandem.config.schema import Config
+from tandem.errors import UserError
+
+
+def config_of(*overrides: str) -> Config:
+    return load("demo", overrides, env={})
+
+
+@pytest.fixture
+def model(tiny_model: Path, tmp_path: Path) -> Path:
+    """A copy of a real tiny model to break."""
+    return Path(shutil.copytree(tiny_model, tmp_path / "model"))
+
+
+def split(model: Path, names: tuple[str, ...]) -> None:
+    """Turn the single weight file into an index that names `names`, the first of which exists."""
+    (model / "model.safetensors").rename(model / names[0])
+    (model / "model.safetensors.index.json").write_text(json.dumps({"weight_map": {f"t{i}": name for i, name in enumerate(names)}}))
+
+
+def test_a_whole_model_passes_in_one_file_or_with_an_index(model: Path) -> None:
+    check_model(str(model))
+    split(model, ("model-00001-of-00001.safetensors",))
+    check_model(str(model))
+
+
+def test_a_hub_name_is_left_to_the_hub_client_but_a_path_is_not() -> None:
+    check_model("Qwen/Qwen3.5-35B-A3B")
+    for path in ("/nowhere/model", "nowhere", "./a/b", "a/b/c", "~/nowhere/x"):
+        with pytest.raises(UserError, match="no model at"):
+            check_model(path)
+
+
+def set_config(model: Path, **changes: object) -> None:
+    path = model / "config.json"
+    config = {**json.loads(path.read_text()), **changes}
+    path.write_text(json.dumps({key: value for key, value in config.items() if value is not None}))
+
+
+@pytest.mark.parametrize(
+    ("breaking", "said"),
+    [
+        (lambda m: (m / "config.json").unlink(), "no config.json"),
+        (lambda m: (m / "config.json").write_text("{'a': 1"), "not valid JSON"),
+        (lambda m: (m / "config.json").write_bytes(b"\xff\xfe\x00"), "not valid JSON"),
+        (lambda m: (m / "config.json").write_text("[1]"), "no JSON object"),
+        (lambda m: set_config(m, model_type="qwen2_vl"), "model_type is 'qwen2_vl'"),
+        (lambda m: set_config(m, model_type=None), "model_type is None"),
+        (lambda m: set_config(m, model_type="qwen3_5_moe_text"), "qwen3_5_moe or qwen3_5"),
+        (lambda m: set_config(m, vision_config=None), "no vision_config"),
+        (lambda m: set_config(m, text_config=None), "no text_config"),
+        (lambda m: (m / "model.safetensors").unlink(), "no weights"),
+        (lambda m: split(m, ("a.safetensors", "b.safetensors", "c.safetensors")), "2 of 3 weight files are missing"),
+        (lambda m: (m / "model.safetensors.index.json").write_text("{}"), "no weight_map"),
+        (lambda m: (m / "model.safetensors").write_bytes((m / "model.safetensors").read_bytes()[:-1]), "not a whole safetensors file"),
+        (lambda m: (m / "model.safetensors").write_text("version https://git-lfs.github.com/spec/v1"), "not a whole safetensors file"),
+        (lambda m: (m / "model.safetensors").write_bytes(b""), "not a whole safetensors file"),
+        (lambda m: [path.unlink() for path in m.glob("*processor_config.json")], "no image processor"),
+        (lambda m: [path.unlink() for path in [*m.glob("*token*"), *m.glob("vocab*")]], "no tokenizer"),
+    ],
+)
+def test_a_broken_model_folder_is_told(breaking, said: str, model: Path) -> None:
+    breaking(model)
+    with pytest.raises(UserError) as caught:
+        check_model(str(model))
+    assert said in str(caught.value)
+    assert str(model) in str(caught.value)
+
+
+@pytest.mark.parametrize("key", ["cluster.master_port", "cluster.dashboard_port"])
+@pytest.mark.parametrize("host", ["127.0.0.1", "0.0.0.0"])
+def test_a_port_in_use_is_told_and_free_again_when_its_listener_is_gone(key: str, host: str) -> None:
+    with socket.socket() as listener:
+        listener.bind((host, 0))
+        listener.listen()
+        port = listener.getsockname()[1]
+        with pytest.raises(UserError, match=f"port {port} is in use") as caught:
+            check_cluster(config_of(f"{key}={port}"))
+        assert key in str(caught.value)
+    check_cluster(config_of(f"{key}={port}"))
+
+
+def test_ports_of_zero_are_left_to_the_system() -> None:
+    check_cluster(config_of("cluster.master_port=0", "cluster.dashboard_port=0"))
+
+
+def test_several_nodes_need_a_cluster_to_join() -> None:
+    with pytest.raises(UserError, match=r"cluster\.address"):
+        check_cluster(config_of("device=npu", "trainer.nnodes=2"))
+    check_cluster(config_of("device=npu", "trainer.nnodes=2", "cluster.address=10.0.0.1:6379"))
+
+
+def test_shared_memory_is_compared_with_what_is_free(tmp_path: Path) -> None:
+    free = shutil.disk_usage(tmp_path).free
+    check_shared_memory(free // 2, tmp_path)
+    with pytest.raises(UserError) as caught:
+        check_shared_memory(free + (10 << 30), tmp_path)
+    assert f"{(free + (10 << 30)) / (1 << 30):.2f} GiB" in str(caught.value)
+    assert "--shm-size=" in str(caught.value)
+    with pytest.raises(UserError, match="no "):
+        check_shared_memory(1, tmp_path / "absent")
+
+
+def test_shared_memory_needed_is_the_object_store_and_a_bucket() -> None:
+    bucket = 16 << 20
+    sizes = (f"sync.bucket_bytes={bucket}", "cluster.object_store_bytes=1000")
+    assert shared_memory_needed(config_of(*sizes)) == 1000 + bucket
+    assert shared_memory_needed(config_of(sizes[0], "device=cpu")) == (256 << 20) + bucket
+    assert shared_memory_needed(config_of(sizes[0], "device=npu")) == bucket
+    assert shared_memory_needed(config_of(*sizes, "cluster.address=head:1")) == bucket
+
+
+def past_run(folder: Path, *overrides: str) -> Path:
+    """A run's folder after its first step."""
+    folder.mkdir()
+    (folder / "config.yaml").write_text(resolved_yaml(config_of(f"run_dir={folder}", *overrides)))
+    (folder / "metrics.jsonl").write_text('{"step": 1}\n')
+    return folder
+
+
+def test_a_folder_with_another_run_is_refused_and_the_difference_named(tmp_path: Path) -> None:
+    folder = past_run(tmp_path / "run", "optimizer.lr=1e-3")
+    with pytest.raises(UserError, match=r"optimizer\.lr: 0\.001 -> 0\.002"):
+        check_run_dir(config_of(f"run_dir={folder}", "optimizer.lr=2e-3", "resume=auto"), "train")
+    with pytest.raises(UserError, match="already holds this run"):
+        check_run_dir(config_of(f"run_dir={folder}", "optimizer.lr=1e-3"), "train")
+
+
+def test_a_run_may_go_on_longer_or_on_the_device_that_was_found(tmp_path: Path) -> None:
+    folder = past_run(tmp_path / "run", "device=cpu", "trainer.total_steps=2")
+    more = ["trainer.total_steps=9", "cluster.dashboard_port=4321", "resume=auto", "device=auto"]
+    check_run_dir(config_of(f"run_dir={folder}", *more), "train")
+    check_run_dir(config_of(f"run_dir={folder}", "optimizer.lr=1"), "eval")  # trains nothing
+
+
+def test_a_run_that_failed_before_its_first_step_may_be_started_again_with_other_settings(tmp_path: Path) -> None:
+    folder = past_run(tmp_path / "run", "optimizer.lr=1e-3")
+    (folder / "metrics.jsonl").unlink()
+    check_run_dir(config_of(f"run_dir={folder}", "optimizer.lr=2e-3"), "train")
+
+
+def test_a_run_dir_below_a_file_cannot_be_written(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(UserError, match="cannot write run_dir"):
+        check_run_dir(config_of(f"run_dir={tmp_path}/file/run"), "train")
+    check_run_dir(config_of(f"run_dir={tmp_path}/a/b/c"), "train")
+    assert not (tmp_path / "a").exists()  # only looked at
+
+
+def test_a_run_without_rows_or_model_is_refused(tmp_path: Path) -> None:
+    base = ["prepare=", "model.path=org/name"]
+    with pytest.raises(UserError, match=r"data\.train_files is empty"):
+        check_sources(config_of(*base), "train")
+    with pytest.raises(UserError, match=r"data\.val_files is empty"):
+        check_sources(config_of(*base, "data.train_files=a"), "eval")
+    with pytest.raises(UserError, match=r"model\.path is empty"):
+        check_sources(config_of("prepare=", "data.train_files=a"), "train")
+    check_sources(config_of(*base, "data.train_files=a"), "sft")
+    check_sources(config_of(), "demo")
+
+
+def test_every_list_of_files_is_looked_at_once(tmp_path: Path) -> None:
+    seen: list[list[str]] = []
+    config = config_of(f"run_dir={tmp_path}/r", "data.train_files=[a, b]", "data.val_files=c", "warm_start.val_files=c")
+    preflight(config, "train", seen.append)
+    assert seen == [["a", "b"], ["c"]]
