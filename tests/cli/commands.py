@@ -1,0 +1,36 @@
+"""Runs the real command in a process of its own."""
+
+import os
+import subprocess
+import sys
+import textwrap
+import time
+from pathlib import Path
+from typing import NamedTuple
+
+
+class Ended(NamedTuple):
+    code: int
+    out: str
+    err: str
+    seconds: float
+
+
+def tandem(*arguments: str, cwd: Path, timeout: float = 60) -> Ended:
+    return _run([sys.executable, "-m", "tandem", *arguments], cwd, timeout)
+
+
+def tandem_with_launch(body: str, *arguments: str, cwd: Path) -> Ended:
+    """The command with `run.launch.launch(config, task, console)` made of `body`: what a run does, without one."""
+    code = "import sys, types, os, signal, time\nfrom pathlib import Path\nfrom tandem.errors import *\nfrom tandem.track.events import *\n"
+    code += "def launch(config, task, console):\n" + textwrap.indent(textwrap.dedent(body), "    ") + "\n"
+    code += "sys.modules['tandem.run.launch'] = types.SimpleNamespace(launch=launch)\n"
+    code += "from tandem.cli.main import main\nmain()\n"
+    return _run([sys.executable, "-c", code, *arguments], cwd, 60)
+
+
+def _run(command: list[str], cwd: Path, timeout: float) -> Ended:
+    environment = {**os.environ, "XDG_CACHE_HOME": str(cwd / "cache"), "COLUMNS": "80"}
+    began = time.monotonic()
+    done = subprocess.run(command, capture_output=True, text=True, cwd=cwd, timeout=timeout, env=environment)
+    return Ended(done.returncode, done.stdout, done.stderr, time.monotonic() - began)
