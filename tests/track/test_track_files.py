@@ -1,0 +1,136 @@
+"""What a run leaves on disk: metrics, rollouts, summary."""
+
+import json
+import math
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+
+from tandem.track.metrics import MetricsLog, read_metrics
+from tandem.track.rollouts import SCHEMA, read_last_rollouts, write_rollouts
+from tandem.track.summary import summarize, summary_table
+
+
+def sample(**changes: object) -> dict:
+    row = {
+        "row_id": "train.parquet:7",
+        "data_source": "digits",
+        "sample": 0,
+        "prompt_text": "which digit?",
+        "response_text": "<think>\n7</think>",
+        "token_ids": np.array([1, 2, 3]),
+        "logprobs_rollout": np.array([-0.5, -1.0, -2.0], np.float32),
+        "logprobs_train": None,
+        "reward": 0.9,
+        "accuracy": 1.0,
+        "format": 0.0,
+        "advantage": -0.25,
+        "finish_reason": "stop",
+        "version": 4,
+        "grade_reason": "",
+    }
+    return row | changes
+
+
+def test_a_number_that_is_not_finite_is_null_and_counted(tmp_path: Path) -> None:
+    log = MetricsLog(tmp_path / "run")
+    log.append({"step": 1, "reward/mean": math.nan, "kl/ref": -math.inf, "grad_norm": np.float32(0.5), "loss/policy": None})
+    log.append({"step": 2, "reward/mean": 0.25})
+    lines = (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()
+    strict = [json.loads(line, parse_constant=pytest.fail) for line in lines]
+    assert strict[0] == {"step": 1, "reward/mean": None, "kl/ref": None, "grad_norm": 0.5, "loss/policy": None, "nonfinite": 2}
+    assert strict[1] == {"step": 2, "reward/mean": 0.25}
+    assert log.num_nonfinite == 2
+    assert read_metrics(tmp_path / "run") == strict
+    assert read_metrics(tmp_path) == []
+
+
+def test_metrics_survive_a_process_that_dies_at_once(tmp_path: Path) -> None:
+    code = f"import os; from tandem.track.metrics import MetricsLog\nMetricsLog({str(tmp_path)!r}).append({{'step': 1}}); os._exit(9)"
+    assert subprocess.run([sys.executable, "-c", code]).returncode == 9
+    MetricsLog(tmp_path).append({"step": 2})
+    assert [row["step"] for row in read_metrics(tmp_path)] == [1, 2]
+
+
+@pytest.mark.parametrize("metrics", [{"Reward Mean": 1.0}, {"reward/mean": "0.5"}, {"reward/mean": [1.0]}])
+def test_a_metric_with_a_wrong_name_or_type_is_refused(metrics: dict, tmp_path: Path) -> None:
+    with pytest.raises(AssertionError):
+        MetricsLog(tmp_path).append(metrics)
+
+
+def test_rollouts_keep_values_types_and_row_ids(tmp_path: Path) -> None:
+    rows = [sample(), sample(sample=1, row_id="train.parquet:8", logprobs_train=[-0.5, -1.0, -2.0])]
+    path = write_rollouts(tmp_path, 12, rows)
+    assert path == tmp_path / "rollouts" / "step_000012.parquet"
+    table = pq.read_table(path)
+    assert table.schema.equals(SCHEMA)
+    assert table["row_id"].to_pylist() == ["train.parquet:7", "train.parquet:8"]
+    assert table["step"].to_pylist() == [12, 12]
+    assert table["token_ids"].to_pylist() == [[1, 2, 3]] * 2
+    assert table["logprobs_train"].to_pylist() == [None, [-0.5, -1.0, -2.0]]
+    assert os.listdir(path.parent) == [path.name]
+
+
+def test_a_file_of_absent_values_has_the_same_types_as_any_other(tmp_path: Path) -> None:
+    nothing = dict.fromkeys(sample())
+    assert pq.read_table(write_rollouts(tmp_path, 1, [nothing])).schema.equals(SCHEMA)
+    assert pq.read_table(write_rollouts(tmp_path, 2, [])).schema.equals(SCHEMA)
+
+
+@pytest.mark.parametrize("wrong", [{"rewrd": 1.0}, None])
+def test_a_misspelt_or_missing_column_is_refused_not_filled(wrong: dict | None, tmp_path: Path) -> None:
+    row = sample(**wrong) if wrong else {name: value for name, value in sample().items() if name != "reward"}
+    with pytest.raises(AssertionError, match="rew"):
+        write_rollouts(tmp_path, 1, [row])
+
+
+def test_the_newest_rollouts_are_read(tmp_path: Path) -> None:
+    assert read_last_rollouts(tmp_path, 3) == []
+    for step in (9, 10, 100):
+        write_rollouts(tmp_path, step, [sample(sample=number) for number in range(5)])
+    rows = read_last_rollouts(tmp_path, 3)
+    assert [(row["step"], row["sample"]) for row in rows] == [(100, 2), (100, 3), (100, 4)]
+    assert "token_ids" not in rows[0]
+
+
+def run_of(num_steps: int) -> list[dict]:
+    """Rewards 1, 2, ... and a validation before, between and after."""
+    steps = [{"step": k, "reward/mean": float(k), "tokens_per_s": 100.0 * k, "time/step_s": 1.0 / k} for k in range(1, num_steps + 1)]
+    return [{"step": 0, "val/accuracy": 0.5}, *steps, {"step": 2, "val/accuracy": 0.55}, {"step": num_steps, "val/accuracy": 0.625}]
+
+
+def test_summary_compares_before_with_after_and_first_with_last() -> None:
+    summary = summarize(run_of(20), {"rollout": 3.0}, {"export": "r/export"})
+    assert (summary["steps"], summary["val_accuracy_before"], summary["val_accuracy_after"]) == (20, 0.5, 0.625)
+    assert (summary["reward_first5"], summary["reward_last5"]) == (3.0, 18.0)
+    tokens, seconds = 20 * 100.0, sum(1 / k for k in range(1, 21))  # each step makes 100 tokens
+    assert summary["tokens_per_s"] == pytest.approx(tokens / seconds)
+    json.dumps(summary)
+
+
+def test_summary_says_nothing_where_the_metrics_say_nothing() -> None:
+    summary = summarize([{"step": 0, "val/accuracy": 0.5}, {"step": 1, "reward/mean": None}], {}, {})
+    assert summary == {
+        "steps": 0,
+        "val_accuracy_before": 0.5,
+        "val_accuracy_after": None,
+        "reward_first5": None,
+        "reward_last5": None,
+        "tokens_per_s": None,
+        "phase_seconds": {},
+    }
+    assert [row[0] for row in summary_table(summary).rows] == ["steps", "held-out accuracy before"]
+
+
+def test_summary_table_shows_every_figure() -> None:
+    table = summary_table(summarize(run_of(20), {"rollout": 3.0, "update": 12.34}, {"report": "r/report.html", "other": "x"}))
+    rows = dict(table.rows)
+    assert rows["held-out accuracy after"] == "0.625"
+    assert rows["seconds in rollout"] == "3.000"
+    assert rows["seconds in update"] == "12.3"
+    assert (rows["report"], rows["other"]) == ("r/report.html", "x")
