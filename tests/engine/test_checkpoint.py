@@ -1,0 +1,19 @@
+"""A checkpoint holds the model and the optimizer: the step after loading is the step that would have come."""
+
+import pytest
+
+from tandem.config.schema import ParallelConfig
+from tandem.engine.fork_ranks import fork_ranks
+
+
+@pytest.mark.parametrize(("saved", "loaded"), [({}, {}), ({"tp": 2}, {"pp": 2})], ids=["dp2", "tp2_then_pp2"])
+def test_the_step_after_loading_is_the_one_that_would_have_come(saved, loaded, tiny_model, sequences, tmp_path):
+    folder = tmp_path / "checkpoint"
+    folder.mkdir()
+    call = {"model_path": str(tiny_model), "sequences": sequences, "folder": str(folder)}
+    without = fork_ranks("tests.engine.ranks:train_and_save", ParallelConfig(**saved), 2, **call)
+    after = fork_ranks("tests.engine.ranks:load_and_train", ParallelConfig(**loaded), 2, **call)
+    losses = [sum(share.get("loss/policy", 0.0) for share in shares) for shares in (without, after)]
+    tolerance = 0.0 if saved == loaded else 1e-5
+    assert losses[1] == pytest.approx(losses[0], rel=tolerance, abs=0)
+    assert after[0]["grad_norm"] == pytest.approx(without[0]["grad_norm"], rel=tolerance, abs=0)
