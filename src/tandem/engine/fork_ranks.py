@@ -34,22 +34,29 @@ def fork_ranks(function: str, parallel: ParallelConfig, world_size: int, *, time
         (Path(folder) / "call.pkl").write_bytes(pickle.dumps((function, parallel, world_size, kwargs)))
         environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join([os.getcwd(), *sys.path])}
         command = [sys.executable, "-W", "ignore", "-m", "tandem.engine.fork_ranks", folder]
-        process = subprocess.Popen(
-            command, env=environment, stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, start_new_session=True
-        )
+        errors = Path(folder) / "stderr"
+        with errors.open("wb") as stderr:
+            process = subprocess.Popen(command, env=environment, stdin=subprocess.DEVNULL, stderr=stderr, start_new_session=True)
         try:
-            _, errors = process.communicate(timeout=timeout_s)
+            process.wait(timeout_s)
         except subprocess.TimeoutExpired as error:
-            os.killpg(process.pid, 9)
-            process.communicate()
             raise RunError(
                 f"{function} on {world_size} ranks took longer than {timeout_s:.0f} s", "a rank hangs", "see its code"
             ) from error
+        finally:
+            _end_session(process)
         failures = sorted(Path(folder).glob("*.failed"))
         if process.returncode or failures:
-            told = failures[0].read_text() if failures else errors[-3000:]
+            told = failures[0].read_text() if failures else errors.read_text(errors="replace")[-3000:]
             raise RunError(f"{function} failed on rank {failures[0].stem if failures else '?'}", told, "see the traceback above")
         return [pickle.loads((Path(folder) / f"{rank}.pkl").read_bytes()) for rank in range(world_size)]
+
+
+def _end_session(process: subprocess.Popen) -> None:
+    """Kill what is left: ranks on a time-out, and the helper process that Megatron's checkpoint writer starts and never ends."""
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, 9)
+    process.wait()
 
 
 def _main(folder: Path) -> int:

@@ -17,7 +17,7 @@ def wrap(config: TransformerConfig, chunks: list[torch.nn.Module]) -> list[Distr
 
 def build(config: OptimizerConfig, chunks: list[DistributedDataParallel], dtype: torch.dtype, *, lr: float, weight_decay: float):
     """AdamW, its state sharded over the data-parallel ranks."""
-    return get_megatron_optimizer(
+    optimizer = get_megatron_optimizer(
         MegatronOptimizerConfig(
             optimizer="adam",
             lr=lr,
@@ -32,6 +32,35 @@ def build(config: OptimizerConfig, chunks: list[DistributedDataParallel], dtype:
         ),
         chunks,
     )
+    _fill_state(optimizer)
+    return optimizer
+
+
+def _fill_state(optimizer) -> None:
+    """Make torch's AdamW savable and loadable at any step; the fused optimizers of TE and MindSpeed are.
+
+    Megatron reads its moments and step counts before the first step, which makes them, and its loading of resharded state expects a
+    value for the step count of each parameter, which it has already set for all (0.16.1).
+    """
+    for part in getattr(optimizer, "chained_optimizers", [optimizer]):
+        inner = part.optimizer
+        if not isinstance(inner, torch.optim.AdamW):
+            continue
+        for parameter in (p for group in inner.param_groups for p in group["params"]):
+            zeros = {name: torch.zeros_like(parameter.data) for name in ("exp_avg", "exp_avg_sq")}
+            inner.state[parameter] = {"step": torch.tensor(0.0)} | zeros
+        part._set_main_param_and_optimizer_states = _leaving_step(part)
+
+
+def _leaving_step(part):
+    write = part._set_main_param_and_optimizer_states
+
+    def write_all_but_step(model_param, tensors: dict[str, torch.Tensor]) -> None:
+        group, order = part.model_param_group_index_map[model_param]
+        main_param = part.optimizer.param_groups[group]["params"][order]
+        write(model_param, {"step": part.optimizer.state[main_param]["step"]} | tensors)
+
+    return write_all_but_step
 
 
 def set_lr(optimizer, lr: float) -> None:
