@@ -176,3 +176,10 @@ def test_every_list_of_files_is_looked_at_once(tmp_path: Path) -> None:
     config = config_of(f"run_dir={tmp_path}/r", "data.train_files=[a, b]", "data.val_files=c", "warm_start.val_files=c")
     preflight(config, "train", seen.append)
     assert seen == [["a", "b"], ["c"]]
+
+
+def test_resume_is_refused_instead_of_starting_from_the_first_step(tmp_path: Path) -> None:
+    for resume in ("auto", str(tmp_path)):
+        with pytest.raises(UserError, match="cannot go on from a checkpoint"):
+            preflight(config_of(f"run_dir={tmp_path}/r", f"resume={resume}"), "train", lambda files: None)
+    preflight(config_of(f"run_dir={tmp_path}/r", "resume=never"), "train", lambda files: None)

@@ -48,9 +48,11 @@ def check_sources(config: Config, task: Task) -> None:
 
 
 def check_resume(config: Config) -> None:
-    if config.resume not in ("auto", "never") and not Path(config.resume).is_dir():
+    if config.resume != "never":
         raise UserError(
-            f"no checkpoint at {config.resume}", "resume names a folder that does not exist", "set resume=auto, never or a folder"
+            f"resume = {config.resume}: this version cannot go on from a checkpoint",
+            "checkpoints are written, reading them back into a run is not there yet",
+            "start from the model that the run exported: model.path=RUN/export warm_start.max_steps=0, with resume=never",
         )
 
 
@@ -120,9 +122,7 @@ def check_run_dir(config: Config, task: Task) -> None:
             "set another run_dir, or give the settings that run was started with",
         )
     if config.resume == "never" and (folder / "metrics.jsonl").is_file():
-        raise UserError(
-            f"{folder} already holds this run", "resume = never would start it again on top", "set resume=auto, or another run_dir"
-        )
+        raise UserError(f"{folder} already holds this run", "it would be started again on top", "set another run_dir")
 
 
 def changed_settings(before: Config, now: Config) -> list[str]:

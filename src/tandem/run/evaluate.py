@@ -24,7 +24,8 @@ def evaluate(run: Run) -> dict[str, Any]:
     if not run.val_prompts:
         raise UserError("nothing to evaluate on", "data.val_files is empty", "give data.val_files=FILE.parquet")
     run.version = 0  # as the generators read it from the folder
-    samples = loop.sample_held_out(run)
+    with run.track.phase("evaluation"):
+        samples = loop.sample_held_out(run)
     write_rollouts(run.run_dir, 0, [sample.row() for sample in samples])
     per_row: dict[str, list[float]] = {}
     by_source: dict[str, list[float]] = {}
