@@ -1,4 +1,4 @@
-"""Qwen3.5's full attention: grouped heads, normed queries and keys, 3-axis rope, an output gate. Parameters and projections are Megatron's."""
+"""Qwen3.5's full attention: grouped heads, normed queries and keys, 3-axis rope, output gate. Parameters and projections are Megatron's."""
 
 import torch
 import torch.nn.functional as F

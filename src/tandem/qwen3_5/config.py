@@ -86,7 +86,7 @@ def transformer_config(hf_text_config, config: Config) -> TransformerConfig:
         bias_dropout_fusion=False,
         masked_softmax_fusion=False,
         gradient_accumulation_fusion=False,
-        perform_initialization=True,  # overwritten by the checkpoint, but only then are tensor-parallel weights marked for the gradient norm
+        perform_initialization=True,  # overwritten by the checkpoint, only then are tensor-parallel weights marked for the gradient norm
         transformer_impl="local",
         deterministic_mode=False,
         **optional,

@@ -1,9 +1,10 @@
-"""Where every token of a micro-batch sits: sequence boundaries, rope angles, chunks, context-parallel slices. Made once, read by every layer.
+"""Where every token of a micro-batch sits: sequence boundaries, rope angles, chunks, context-parallel slices. Made once, every layer reads it.
 
 Under context parallelism of size P each sequence is cut into 2P equal pieces and rank r holds pieces r and 2P-1-r, so that causal attention
 costs every rank the same.
 """
 
+import itertools
 from dataclasses import dataclass
 
 import torch
@@ -15,7 +16,7 @@ from tandem.qwen3_5.gated_delta import ChunkLayout, chunk_layout
 
 @dataclass
 class SequenceLayout(PackedSeqParams):
-    """Megatron's packed-sequence parameters plus what Qwen3.5 needs. T: tokens of the micro-batch, L: tokens on this context-parallel rank."""
+    """Megatron's packed-sequence parameters plus what Qwen3.5 needs. T: tokens of the micro-batch, L: those on this context-parallel rank."""
 
     boundaries: tuple[int, ...] = ()  # cu_seqlens as Python integers
     cos: Tensor | None = None  # [L, rotary_dim]
@@ -30,7 +31,7 @@ class SequenceLayout(PackedSeqParams):
 def context_parallel_slice(boundaries: tuple[int, ...], cp_size: int, cp_rank: int) -> Tensor:
     """Indices of the tokens that `cp_rank` holds, int64."""
     pieces = []
-    for start, end in zip(boundaries[:-1], boundaries[1:]):
+    for start, end in itertools.pairwise(boundaries):
         length = (end - start) // (2 * cp_size)
         assert length * 2 * cp_size == end - start, "sequences must be padded to a multiple of 2 * cp"
         for piece in (cp_rank, 2 * cp_size - 1 - cp_rank):

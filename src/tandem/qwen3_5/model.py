@@ -117,7 +117,7 @@ class Qwen3_5Model(LanguageModule):
         )
         if layout.local_L is None:
             return scores
-        # Every rank computes the whole loss; its gradient flows back only into the rank's own slice, so that summing over ranks counts it once.
+        # Every rank computes the whole loss; its gradient flows only into the rank's own slice: the sum over ranks counts it once.
         gathered = tensor_parallel.gather_from_sequence_parallel_region(
             scores.t().contiguous(), tensor_parallel_output_grad=False, group=self.cp_group
         )

@@ -50,7 +50,7 @@ class Columns:
 
 @dataclass(frozen=True)
 class Stacked:
-    """Several blocks of rows, each cut by rank, one below the other: `blocks[i]` lists the rows of the blocks inside Hugging Face tensor i."""
+    """Several blocks of rows, each cut by rank, one below another: `blocks[i]` has the rows of the blocks inside Hugging Face tensor i."""
 
     blocks: tuple[tuple[int, ...], ...]
 

@@ -23,7 +23,7 @@ def token_scores(
     """Log-prob of each target and entropy of each distribution.
 
     Args:
-        hidden_LH: final hidden states, the same on every tensor-parallel rank, their gradient summed over the ranks by the caller's mapping.
+        hidden_LH: final hidden states, the same on every tensor-parallel rank, their gradient summed over them by the caller's mapping.
         weight_VH: this rank's rows of the output embedding.
         target_L: target token ids in the whole vocabulary.
         temperature: logits are divided by it, here and nowhere else.
