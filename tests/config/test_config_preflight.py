@@ -10,7 +10,7 @@ import pytest
 from tandem.config.load import load, resolved_yaml
 from tandem.config.modelfolder import check_model
 from tandem.config.preflight import check_cluster, check_run_dir, check_shared_memory, check_sources, preflight, shared_memory_needed
-from tandem.config.schema import Config
+from tandem.config.schema import Config, ParallelConfig
 from tandem.errors import UserError
 
 
@@ -31,16 +31,16 @@ def split(model: Path, names: tuple[str, ...]) -> None:
 
 
 def test_a_whole_model_passes_in_one_file_or_with_an_index(model: Path) -> None:
-    check_model(str(model))
+    check_model(str(model), ParallelConfig())
     split(model, ("model-00001-of-00001.safetensors",))
-    check_model(str(model))
+    check_model(str(model), ParallelConfig())
 
 
 def test_a_hub_name_is_left_to_the_hub_client_but_a_path_is_not() -> None:
-    check_model("Qwen/Qwen3.5-35B-A3B")
+    check_model("Qwen/Qwen3.5-35B-A3B", ParallelConfig())
     for path in ("/nowhere/model", "nowhere", "./a/b", "a/b/c", "~/nowhere/x"):
         with pytest.raises(UserError, match="no model at"):
-            check_model(path)
+            check_model(path, ParallelConfig())
 
 
 def set_config(model: Path, **changes: object) -> None:
@@ -74,7 +74,7 @@ def set_config(model: Path, **changes: object) -> None:
 def test_a_broken_model_folder_is_told(breaking, said: str, model: Path) -> None:
     breaking(model)
     with pytest.raises(UserError) as caught:
-        check_model(str(model))
+        check_model(str(model), ParallelConfig())
     assert said in str(caught.value)
     assert str(model) in str(caught.value)
 

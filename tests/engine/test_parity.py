@@ -9,15 +9,30 @@ from tandem.engine.fork_ranks import fork_ranks
 
 NUM_STEPS, LR = 4, 2e-3
 
-LAYOUTS = {
+LAYOUTS = {  # ranks, parallel sizes
     "single": (1, {}),
     "dp2": (2, {}),
     "tp2_etp1": (2, {"tp": 2}),
+    "tp2_etp2": (2, {"tp": 2, "etp": 2}),
+    "tp2_ep2": (2, {"tp": 2, "ep": 2}),
+    "ep4": (4, {"ep": 4}),
     "pp2": (2, {"pp": 2}),
+    "pp2_vpp2": (2, {"pp": 2, "vpp": 2}),
     "cp2": (2, {"cp": 2}),
     "tp2_pp2_ep2": (4, {"tp": 2, "pp": 2, "ep": 2}),
-    "pp2_vpp2": (2, {"pp": 2, "vpp": 2}),
+    "tp2_cp2_ep2": (4, {"tp": 2, "cp": 2, "ep": 2}),
+    "pp2_cp2_ep2": (4, {"pp": 2, "cp": 2, "ep": 2}),
+    "tp2_pp2_cp2_ep2": (8, {"tp": 2, "pp": 2, "cp": 2, "ep": 2}),
+    "guide_35b": (16, {"tp": 2, "pp": 2, "ep": 8}),
 }
+FORMS = {  # layout, settings
+    "padded": ("dp2", {"batch": {"packing": False, "max_tokens_per_device": 400}}),
+    "padded_cp2": ("cp2", {"batch": {"packing": False, "max_tokens_per_device": 400}}),
+    "one_by_one": ("single", {"batch": {"micro_batch_size": 1}}),
+    "recompute": ("tp2_pp2_ep2", {"trainer": {"recompute": True}}),
+}
+
+pytestmark = pytest.mark.parallel
 
 
 @pytest.fixture(scope="module")
@@ -51,8 +66,7 @@ def reference(tiny_model, sequences):
     return before, losses, norms
 
 
-@pytest.mark.parametrize("layout", LAYOUTS)
-def test_log_probs_losses_and_gradient_norms_are_those_of_transformers(layout, tiny_model, sequences, reference):
+def assert_equal_to_transformers(layout, tiny_model, sequences, reference, **sections):
     world_size, sizes = LAYOUTS[layout]
     before, losses, norms = reference
     shares = fork_ranks(
@@ -64,6 +78,7 @@ def test_log_probs_losses_and_gradient_norms_are_those_of_transformers(layout, t
         sequences=sequences,
         num_steps=NUM_STEPS,
         lr=LR,
+        **sections,
     )
     scored = {index: logprobs for share in shares for index, (logprobs, _) in share["before"].items()}
     assert sorted(scored) == list(range(len(sequences)))
@@ -73,6 +88,17 @@ def test_log_probs_losses_and_gradient_norms_are_those_of_transformers(layout, t
         assert loss == pytest.approx(losses[step], rel=1e-5)
         for share in shares:
             assert share["steps"][step]["grad_norm"] == pytest.approx(norms[step], rel=1e-3)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_log_probs_losses_and_gradient_norms_are_those_of_transformers(layout, tiny_model, sequences, reference):
+    assert_equal_to_transformers(layout, tiny_model, sequences, reference)
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_how_a_batch_is_cut_or_recomputed_does_not_change_it(form, tiny_model, sequences, reference):
+    layout, sections = FORMS[form]
+    assert_equal_to_transformers(layout, tiny_model, sequences, reference, **sections)
 
 
 @pytest.mark.parametrize("layout", ["single", "tp2_pp2_ep2", "pp2_vpp2"])

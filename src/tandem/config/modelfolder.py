@@ -6,6 +6,8 @@ import struct
 from pathlib import Path
 from typing import Any
 
+from tandem.config.layout import check_layout
+from tandem.config.schema import ParallelConfig
 from tandem.errors import UserError
 
 MODEL_TYPES = ("qwen3_5_moe", "qwen3_5")
@@ -13,8 +15,11 @@ _HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*$")
 _ASK = "set model.path to a Hugging Face folder or hub name of a Qwen3.5 vision-language model"
 
 
-def check_model(path: str) -> None:
-    """Raises UserError unless `path` is a whole Qwen3.5 folder; a name like `org/name` that is no folder is left to the hub client."""
+def check_model(path: str, parallel: ParallelConfig) -> None:
+    """Raises UserError unless `path` is a whole Qwen3.5 folder that this layout can cut.
+
+    A name like `org/name` that is no folder is left to the hub client.
+    """
     folder = Path(path).expanduser()
     if not folder.exists():
         if _HUB_NAME.match(path):
@@ -22,13 +27,13 @@ def check_model(path: str) -> None:
         raise UserError(f"no model at {path}", "model.path does not exist and does not look like a hub name (org/name)", _ASK)
     if not folder.is_dir():
         raise UserError(f"model.path = {path} is a file", "a model is a folder with config.json, weights and tokenizer", _ASK)
-    _check_config(folder)
+    check_layout(_text_config(folder), parallel)
     _check_processor(folder)
     for shard in _shards(folder):
         _check_shard(shard)
 
 
-def _check_config(folder: Path) -> None:
+def _text_config(folder: Path) -> dict[str, Any]:
     path = folder / "config.json"
     if not path.is_file():
         raise UserError(f"no config.json in {folder}", "without it the folder is not a Hugging Face model", _ASK)
@@ -39,6 +44,8 @@ def _check_config(folder: Path) -> None:
     for part in ("text_config", "vision_config"):
         if not isinstance(config.get(part), dict):
             raise UserError(f"{path} has no {part}", "a Qwen3.5 vision-language model describes its text and its vision part", _ASK)
+    text: dict[str, Any] = config["text_config"]
+    return text
 
 
 def _check_processor(folder: Path) -> None:

@@ -26,7 +26,7 @@ def preflight(config: Config, task: Task, check_files: Callable[[list[str]], obj
     check_run_dir(config, task)
     check_sources(config, task)
     if config.model.path:
-        check_model(config.model.path)
+        check_model(config.model.path, config.parallel)
     check_resume(config)
     check_cluster(config)
     check_shared_memory(shared_memory_needed(config))

@@ -6,8 +6,8 @@ import torch
 import torch.nn.functional as F
 from megatron.core.transformer.transformer_config import TransformerConfig
 
+from tandem.config.layout import check_layout
 from tandem.config.schema import Config
-from tandem.errors import UserError
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 
@@ -19,12 +19,7 @@ def is_moe(hf_text_config) -> bool:
 def transformer_config(hf_text_config, config: Config) -> TransformerConfig:
     """Raises UserError for a layout this model cannot have."""
     hf, parallel = hf_text_config, config.parallel
-    if parallel.tp > hf.num_key_value_heads:
-        raise UserError(
-            f"parallel.tp={parallel.tp} is more than the {hf.num_key_value_heads} key-value heads",
-            "the output gate would have to be sliced across ranks that share a key-value head",
-            f"set parallel.tp={hf.num_key_value_heads} or less",
-        )
+    check_layout(hf.to_dict(), parallel)
     dtype = DTYPES[config.model.dtype]
     optional: dict[str, Any] = {}
     if is_moe(hf):

@@ -1,4 +1,4 @@
-"""Where every token of a micro-batch sits: sequence boundaries, rope angles, chunks, context-parallel slices. Made once, every layer reads it.
+"""Where every token of a micro-batch sits: sequence boundaries, rope angles, chunks, context-parallel slices. Every layer reads it.
 
 Under context parallelism of size P each sequence is cut into 2P equal pieces and rank r holds pieces r and 2P-1-r, so that causal attention
 costs every rank the same.
@@ -16,7 +16,7 @@ from tandem.qwen3_5.gated_delta import ChunkLayout, chunk_layout
 
 @dataclass
 class SequenceLayout(PackedSeqParams):
-    """Megatron's packed-sequence parameters plus what Qwen3.5 needs. T: tokens of the micro-batch, L: those on this context-parallel rank."""
+    """Megatron's packed-sequence parameters plus what Qwen3.5 needs. T: its tokens, L: those on this context-parallel rank."""
 
     boundaries: tuple[int, ...] = ()  # cu_seqlens as Python integers
     cos: Tensor | None = None  # [L, rotary_dim]

@@ -1,0 +1,61 @@
+"""Which parallel sizes a model can have: its heads, experts, layers and widths against the layout. Reads the model's config.json only."""
+
+from typing import Any
+
+from tandem.config.schema import ParallelConfig
+from tandem.errors import UserError
+
+
+def check_layout(text: dict[str, Any], parallel: ParallelConfig) -> None:
+    """Raises UserError with the nearest legal size for the first layout rule that this model breaks.
+
+    Args:
+        text: `text_config` of the model, as in its config.json, or transformers' with its defaults filled in.
+    """
+    tp, cp, experts = parallel.tp, parallel.cp, text.get("num_experts") or 0
+    groups = text.get("num_key_value_heads") or tp
+    if tp > groups:
+        raise UserError(
+            f"parallel.tp = {tp} is more than the model's {groups} key-value heads",
+            "the output gate would have to be sliced across ranks that share a key-value head",
+            f"set parallel.tp={_divisor_below(groups, tp)}",
+        )
+    for name in ("num_key_value_heads", "num_attention_heads", "vocab_size", "shared_expert_intermediate_size", "intermediate_size"):
+        _divides(text, name, "parallel.tp", tp)
+    for name in ("linear_num_key_heads", "linear_num_value_heads"):
+        _divides(text, name, "parallel.tp", tp)
+        if (text.get(name) or 0) % (tp * cp):
+            _refuse(name, text[name], "parallel.tp * parallel.cp", tp * cp, f"parallel.cp={_divisor_below(text[name] // tp, cp)}")
+    stages = parallel.pp * (parallel.vpp or 1)
+    layers = text.get("num_hidden_layers") or stages
+    if layers % stages:
+        keys = "parallel.pp * parallel.vpp" if parallel.vpp else "parallel.pp"
+        fix = f"parallel.pp={_divisor_below(layers // (parallel.vpp or 1), parallel.pp) if layers % (parallel.vpp or 1) == 0 else 1}"
+        _refuse("num_hidden_layers", layers, keys, stages, fix if parallel.vpp == 0 or layers % parallel.vpp == 0 else "parallel.vpp=0")
+    if not experts:
+        if parallel.ep > 1:
+            raise UserError(f"parallel.ep = {parallel.ep} for a dense model", "it has no experts to spread", "set parallel.ep=1")
+        return
+    _divides(text, "num_experts", "parallel.ep", parallel.ep)
+    _divides(text, "moe_intermediate_size", "parallel.etp", parallel.etp)
+    if tp > 1 and parallel.sp is False:
+        raise UserError(
+            f"parallel.sp = false with parallel.tp = {tp} for a model with experts",
+            "Megatron-Core trains experts under tensor parallelism only with sequence parallelism",
+            "leave parallel.sp unset, or set it to true",
+        )
+
+
+def _divides(text: dict[str, Any], name: str, key: str, size: int) -> None:
+    value = text.get(name) or 0
+    if value % size:
+        _refuse(name, value, key, size, f"{key}={_divisor_below(value, size)}")
+
+
+def _refuse(name: str, value: int, key: str, size: int, fix: str) -> None:
+    raise UserError(f"{key} = {size} does not divide the model's {name} = {value}", "every rank holds an equal part", f"set {fix}")
+
+
+def _divisor_below(number: int, size: int) -> int:
+    """The largest divisor of `number` that is at most `size`."""
+    return next(d for d in range(min(size, number), 0, -1) if number % d == 0)
