@@ -16,13 +16,20 @@ EXPECTED = {  # column -> the type a message shows
     "extra_info": "struct<...>",
 }
 REQUIRED = ("data_source", "prompt", "reward_model")  # a text-only file has no images; nothing is read from ability
+PUBLISHED = {"problem": "string", "answer": "string", "images": EXPECTED["images"]}  # Geometry3K as it is published, before processing
 
 
-def check_schema(schema: pa.Schema, path: str) -> None:
-    """Raise `UserError` when `schema` lacks a required column, or one has a type that cannot be read."""
-    for name, expected in EXPECTED.items():
+def is_published(schema: pa.Schema) -> bool:
+    """Whether `schema` is that of the published data set: a problem and its answer, not yet a prompt."""
+    return "prompt" not in schema.names and {"problem", "answer"} <= {*schema.names}
+
+
+def check_schema(schema: pa.Schema, path: str) -> list[str]:
+    """The columns to read. Raises `UserError` when `schema` lacks a required one, or one has a type that cannot be read."""
+    columns, required = (PUBLISHED, ("problem", "answer")) if is_published(schema) else (EXPECTED, REQUIRED)
+    for name, expected in columns.items():
         if name not in schema.names:
-            if name in REQUIRED:
+            if name in required:
                 raise UserError(
                     f"{path}: column {name!r} is missing",
                     f"the file has only {', '.join(schema.names) or 'no columns'}",
@@ -34,10 +41,15 @@ def check_schema(schema: pa.Schema, path: str) -> None:
                 f"it must be {expected}",
                 "write the column again with that type (an explicit pyarrow schema keeps it)",
             )
+    return [name for name in columns if name in schema.names]
 
 
 def _is_string(kind: pa.DataType) -> bool:
     return pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind)
+
+
+def _is_answer(kind: pa.DataType) -> bool:
+    return _is_string(kind) or pa.types.is_integer(kind) or pa.types.is_float64(kind)
 
 
 def _is_binary(kind: pa.DataType) -> bool:
@@ -72,7 +84,7 @@ def _fits_images(kind: pa.DataType) -> bool:
 
 
 def _fits_reward(kind: pa.DataType) -> bool:
-    return pa.types.is_struct(kind) and _is_string(_fields(kind).get("ground_truth", pa.null()))
+    return pa.types.is_struct(kind) and _is_answer(_fields(kind).get("ground_truth", pa.null()))
 
 
 def _fits_extra(kind: pa.DataType) -> bool:
@@ -85,4 +97,6 @@ _FITS = {
     "images": _fits_images,
     "reward_model": _fits_reward,
     "extra_info": _fits_extra,
+    "problem": _is_string,
+    "answer": _is_answer,
 }

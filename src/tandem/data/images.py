@@ -5,7 +5,8 @@ from io import BytesIO
 import numpy as np
 from PIL import Image, ImageOps, UnidentifiedImageError
 
-BROKEN = (OSError, SyntaxError, ValueError, Image.DecompressionBombError)  # what PIL raises on a bad file
+# what PIL raises on a bad file; its AVIF decoder raises RuntimeError
+BROKEN = (OSError, SyntaxError, ValueError, RuntimeError, Image.DecompressionBombError)
 
 
 def verify_image(data: bytes) -> str | None:

@@ -30,7 +30,7 @@ class PackedBatch:
 def split_among_ranks(lengths: list[int], num_ranks: int) -> list[list[int]]:
     """Indices for each data-parallel rank, balanced by tokens: the longest sequence goes to the rank with the fewest tokens so far.
 
-    Counts differ by at most one where the number of sequences allows it, so that no rank is left without work.
+    No rank gets more than its share of the count, rounded up; none is left without work unless there are fewer sequences than ranks.
     """
     limit = -(-len(lengths) // num_ranks)
     ranks: list[list[int]] = [[] for _ in range(num_ranks)]
@@ -42,14 +42,19 @@ def split_among_ranks(lengths: list[int], num_ranks: int) -> list[list[int]]:
     return [sorted(indices) for indices in ranks]
 
 
-def split_by_tokens(indices: list[int], lengths: list[int], max_tokens: int) -> list[list[int]]:
-    """Micro-batches of at most `max_tokens` tokens each (a longer sequence gets one of its own): first fit, longest first."""
+def split_by_tokens(indices: list[int], lengths: list[int], max_tokens: int, padded: bool = False) -> list[list[int]]:
+    """Micro-batches of at most `max_tokens` tokens each (a longer sequence gets one of its own): first fit, longest first.
+
+    Args:
+        padded: every sequence takes as many tokens as the longest of its micro-batch.
+    """
     bins: list[tuple[int, list[int]]] = []
     for index in sorted(indices, key=lambda i: (-lengths[i], i)):
         for at, (load, members) in enumerate(bins):
-            if load + lengths[index] <= max_tokens:
+            taken = lengths[members[0] if padded else index]
+            if load + taken <= max_tokens:
                 members.append(index)
-                bins[at] = (load + lengths[index], members)
+                bins[at] = (load + taken, members)
                 break
         else:
             bins.append((lengths[index], [index]))
@@ -57,24 +62,35 @@ def split_by_tokens(indices: list[int], lengths: list[int], max_tokens: int) -> 
 
 
 def plan_micro_batches(
-    lengths: list[int], num_ranks: int, *, max_tokens: int, micro_batch_size: int = 0, multiple: int = 1
+    lengths: list[int],
+    num_ranks: int,
+    *,
+    max_tokens: int,
+    micro_batch_size: int = 0,
+    multiple: int = 1,
+    align: int = 1,
+    total_align: int = 1,
+    padded: bool = False,
 ) -> list[list[list[int]]]:
     """[rank][micro-batch] -> indices. Every rank has the same number of micro-batches, as the collectives inside a forward need.
 
     Args:
         lengths: tokens of each sequence.
-        max_tokens: token budget of a micro-batch, used when `micro_batch_size` is 0.
+        max_tokens: token budget of a micro-batch with its padding, used when `micro_batch_size` is 0.
         micro_batch_size: sequences a micro-batch.
         multiple: the number of micro-batches is a multiple of this (interleaved pipelines need the pipeline size).
+        align, total_align, padded: what `pack` will be given, so that its padding is counted.
 
     A rank that would have fewer gets empty ones: they run on a stand-in sequence that scores nothing.
     """
     plan = []
+    room = max_tokens - max_tokens % total_align
+    widths = [-(-length // align) * align for length in lengths]
     for indices in split_among_ranks(lengths, num_ranks):
         if micro_batch_size:
             plan.append([indices[at : at + micro_batch_size] for at in range(0, len(indices), micro_batch_size)])
         else:
-            plan.append(split_by_tokens(indices, lengths, max_tokens))
+            plan.append(split_by_tokens(indices, widths, room, padded))
     count = max(1, *(len(batches) for batches in plan))
     count = -(-count // multiple) * multiple
     return [batches + [[]] * (count - len(batches)) for batches in plan]
@@ -91,6 +107,8 @@ def pack(sequences: list[Sequence], indices: list[int], *, align: int = 1, total
     An empty `indices` gives the stand-in of `plan_micro_batches`: the shortest sequence, scoring nothing.
     """
     score = bool(indices)
+    for i in indices:
+        assert all(len(values) == len(sequences[i].response_ids) for values in sequences[i].fields.values()), "one value a response token"
     members = [sequences[i] for i in indices] if indices else [min(sequences, key=lambda s: s.num_tokens)]
     lengths = [-(-s.num_tokens // align) * align for s in members]
     if padded:

@@ -15,6 +15,7 @@ from tandem.data.types import Prompt, Row
 from tandem.errors import UserError
 
 VISION_TOKENS = ("<|image_pad|>", "<|video_pad|>", "<|vision_start|>", "<|vision_end|>", "<|vision_pad|>")
+RESERVED = (*VISION_TOKENS, "<|im_start|>", "<|im_end|>", "<|endoftext|>")  # in a row's text they would be taken for the template's own
 ASSISTANT = "<|im_start|>assistant\n"
 
 
@@ -57,15 +58,18 @@ class PromptBuilder:
         from jinja2 import TemplateError
 
         try:
+            images = [decode_rgb(data) for data in row.images] or None
+        except BROKEN as error:
+            raise UserError(f"row {row.id} has a broken image", reason(error), "replace the image or remove the row") from error
+        try:
             text = self.processor.apply_chat_template(
                 _messages_in_parts(row), tokenize=False, add_generation_prompt=True, enable_thinking=self.data.thinking
             )
-            images = [decode_rgb(data) for data in row.images] or None
             outputs = self.processor(text=[text], images=images, return_tensors="pt")
             token_ids = outputs["input_ids"][0].numpy()
             grid = outputs["image_grid_thw"].numpy() if images else None
             position_ids, next_position = rope_positions(token_ids, self.image_token_id, grid, self.merge_size)
-        except (*BROKEN, TemplateError) as error:
+        except (ValueError, TemplateError) as error:
             raise UserError(f"row {row.id} cannot become a prompt", reason(error), "correct the row, or remove it") from error
         return Prompt(
             row=row,
@@ -141,7 +145,7 @@ def build_prompts(rows: list[Row], builder: PromptBuilder, on_progress: Callable
 def _messages_in_parts(row: Row) -> list[dict[str, Any]]:
     """The messages as the template takes them: an image part where an image mark stands, when the row has images."""
     for message in row.messages:
-        if found := [token for token in VISION_TOKENS if token in message["content"]]:
+        if found := [token for token in RESERVED if token in message["content"]]:
             raise ValueError(f"its text holds the reserved token {found[0]}")
     if not row.images:
         return list(row.messages)

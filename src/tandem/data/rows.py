@@ -1,6 +1,7 @@
 """Rows of parquet files in Geo3K's layout: read, checked, and named in every complaint. Imports no torch.
 
-Columns: data_source, prompt (list of role and content), images (list of bytes or path), reward_model (ground_truth), extra_info.
+Columns: data_source, prompt (list of role and content), images (list of bytes or path), reward_model (ground_truth), extra_info; or, as
+Geometry3K is published, problem, answer and images.
 """
 
 from collections import Counter
@@ -8,16 +9,22 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from tandem.data.columns import EXPECTED, check_schema
+from tandem.data.columns import EXPECTED, check_schema, is_published
 from tandem.data.images import verify_image
 from tandem.data.types import Row
 from tandem.errors import UserError
 
 IMAGE_MARK = "<image>"
 ROLES = ("system", "user", "assistant")
+# what the field's processing script writes behind a published problem
+INSTRUCTION = (
+    "You FIRST think about the reasoning process as an internal monologue and then provide the final answer. "
+    r"The reasoning process MUST BE enclosed within <think> </think> tags. The final answer MUST BE put in \boxed{}."
+)
 
 
 def read_rows(paths: list[str]) -> list[Row]:
@@ -56,14 +63,22 @@ def _short_names(paths: list[str]) -> list[str]:
 
 def _iter_file(path: Path, name: str) -> Iterator[Row]:
     with _open(path) as file:
-        check_schema(file.schema_arrow, str(path))
-        has_images = "images" in file.schema_arrow.names
-        columns = [column for column in EXPECTED if column in file.schema_arrow.names]
-        number = 0
-        for batch in _batches(file, columns, path):
-            for record in batch.to_pylist():
-                yield _row(record, path, name, number, has_images)
-                number += 1
+        columns = check_schema(file.schema_arrow, str(path))
+        published = is_published(file.schema_arrow)
+        for number, record in enumerate(_records(file, columns, path)):
+            yield _row(_processed(record) if published else record, path, name, number, "images" in columns)
+
+
+def _processed(record: dict[str, Any]) -> dict[str, Any]:
+    """A published record as the field's processing script writes it."""
+    problem, answer = record["problem"], record["answer"]
+    return {
+        "data_source": "hiyouga/geometry3k",
+        "prompt": None if problem is None else [{"role": "user", "content": f"{problem} {INSTRUCTION}"}],
+        "images": record.get("images"),
+        "reward_model": {"ground_truth": answer},
+        "extra_info": {"question": problem, "answer": answer},
+    }
 
 
 def _open(path: Path) -> pq.ParquetFile:
@@ -83,11 +98,12 @@ def _open(path: Path) -> pq.ParquetFile:
     return file
 
 
-def _batches(file: pq.ParquetFile, columns: list[str], path: Path) -> Iterator[pa.RecordBatch]:
+def _records(file: pq.ParquetFile, columns: list[str], path: Path) -> Iterator[dict[str, Any]]:
     """Some rows at a time, so that a large file is never held twice."""
     try:
-        yield from file.iter_batches(batch_size=256, columns=columns)
-    except (pa.ArrowException, OSError) as error:
+        for batch in file.iter_batches(batch_size=256, columns=columns):
+            yield from batch.to_pylist()
+    except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
         raise UserError(f"data file {path} is damaged", str(error).splitlines()[0], "write or copy the file again") from error
 
 
@@ -102,9 +118,9 @@ def _row(record: dict[str, Any], path: Path, name: str, number: int, has_images:
         raise fail("the prompt is empty, or a message lacks its role or content", f"give every message content and a role of {ROLES}")
     if messages[-1]["role"] != "user":
         raise fail(f"the prompt ends with a message of {messages[-1]['role']}", "end it with the user's question")
-    answer = (record["reward_model"] or {}).get("ground_truth")
-    if answer is None:
-        raise fail("reward_model.ground_truth is null", "give the row its reference answer")
+    answer = _answer((record["reward_model"] or {}).get("ground_truth"))
+    if not answer.strip():
+        raise fail("its reference answer is null or empty", "give the row its answer: no response could be graded")
 
     images = [_image_bytes(image, path, fail) for image in record.get("images") or []]
     num_marks = sum(message["content"].count(IMAGE_MARK) for message in messages)
@@ -122,6 +138,13 @@ def _row(record: dict[str, Any], path: Path, name: str, number: int, has_images:
     )
 
 
+def _answer(value: str | int | float | None) -> str:
+    """The reference answer as text, "" when there is none. A number is written in full: 7.0 as 7, 1e-7 as 0.0000001."""
+    if isinstance(value, float):
+        return np.format_float_positional(value, trim="-") if np.isfinite(value) else ""
+    return "" if value is None else str(value)
+
+
 def _image_bytes(image: dict[str, Any] | None, path: Path, fail: Callable[[str, str], UserError]) -> bytes:
     """The encoded image of one entry of column images: its bytes, else the file at its path, which is relative to the parquet file."""
     image = image or {}
@@ -129,9 +152,11 @@ def _image_bytes(image: dict[str, Any] | None, path: Path, fail: Callable[[str, 
     if data is None and image.get("path"):
         file = path.parent / image["path"]
         where = f"image {file}"
-        if not file.is_file():
-            raise fail(f"{where} is not found", "an image path is relative to its parquet file; copy the images beside it")
-        data = file.read_bytes()
+        try:
+            data = file.read_bytes()
+        except (OSError, ValueError) as error:  # ValueError: a null byte in the path
+            why = f"{where} cannot be read: {getattr(error, 'strerror', None) or error}"
+            raise fail(why, "an image path is relative to its parquet file; copy the images beside it") from error
     if data is None:
         raise fail("an image has neither bytes nor path", "give it one of the two")
     if broken := verify_image(data):

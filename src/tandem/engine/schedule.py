@@ -22,19 +22,17 @@ LossFunction = Callable[[PackedBatch, Tensor], tuple[Tensor, Any]]
 def my_batches(sequences: list[Sequence], config: Config) -> list[PackedBatch]:
     """The micro-batches of this data-parallel rank; the same on all ranks of its model replica."""
     parallel, batch = config.parallel, config.batch
+    align = 2 * parallel.cp if parallel.cp > 1 else 1
+    padding: dict[str, Any] = {"align": align, "total_align": align * parallel.tp, "padded": not batch.packing}
     plan = plan_micro_batches(
         [s.num_tokens for s in sequences],
         parallel_state.get_data_parallel_world_size(),
         max_tokens=batch.max_tokens_per_device * parallel.cp,
         micro_batch_size=batch.micro_batch_size,
         multiple=parallel.pp if parallel.vpp else 1,
+        **padding,
     )
-    align = 2 * parallel.cp if parallel.cp > 1 else 1
-    total_align = align * parallel.tp
-    return [
-        pack(sequences, indices, align=align, total_align=total_align, padded=not batch.packing)
-        for indices in plan[parallel_state.get_data_parallel_rank()]
-    ]
+    return [pack(sequences, indices, **padding) for indices in plan[parallel_state.get_data_parallel_rank()]]
 
 
 def model_input(batch: PackedBatch, hf_config, device: str, *, temperature: float, banned: list[int], entropy_grad: bool) -> ModelInput:

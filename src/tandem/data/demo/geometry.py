@@ -97,7 +97,7 @@ def _grid(draw: ImageDraw.ImageDraw, side: int, cell: int) -> None:
 
 def _fill(rng: np.random.Generator) -> tuple[int, ...]:
     """A light colour, far from ink, grid and paper."""
-    return tuple(int(value) for value in rng.permutation([rng.integers(80, 110), rng.integers(150, 190), 255]))
+    return tuple(int(value) for value in rng.permutation(np.array([rng.integers(80, 110), rng.integers(150, 190), 255])))
 
 
 def _sample(image: Image.Image, question: str, answer: int, thought: str) -> Sample:
