@@ -217,7 +217,7 @@ def test_a_model_folder_with_a_file_missing_is_refused(tiny_model, tmp_path, gon
 def test_a_text_model_is_refused(tiny_model, tmp_path):
     folder = shutil.copytree(tiny_model, tmp_path / "model", ignore=shutil.ignore_patterns("*preprocessor_config.json", "*.safetensors"))
     (folder / "config.json").write_text('{"model_type": "qwen2", "architectures": ["Qwen2ForCausalLM"]}')
-    with pytest.raises(UserError, match="is no Qwen3.5 vision-language model"):
+    with pytest.raises(UserError, match=r"is no Qwen3\.5 vision-language model"):
         PromptBuilder(str(folder), DataConfig())
 
 
