@@ -7,10 +7,8 @@ from tandem.data.types import Sequence
 
 
 def config_for(parallel: ParallelConfig, **sections) -> Config:
-    return Config.model_validate(
-        {"device": "cpu", "model": {"dtype": "float32"}, "parallel": parallel.model_dump(), "batch": {"max_tokens_per_device": 200}}
-        | sections
-    )
+    settings = {"device": "cpu", "model": {"dtype": "float32"}, "parallel": parallel.model_dump(), "batch": {"max_tokens_per_device": 200}}
+    return Config.model_validate(settings | sections)
 
 
 def make_engine(model_path: str, parallel: ParallelConfig, **sections):
@@ -28,6 +26,10 @@ def score_and_train(model_path: str, parallel: ParallelConfig, sequences: list[S
     engine.start_optimizer(lr=lr, weight_decay=0.0)
     steps = [engine.update(sequences, supervised=True, lr=lr) for _ in range(num_steps)]
     return {"before": before, "steps": steps, "after": engine.scores(sequences, temperature=1.0, masked=False)}
+
+
+def score(model_path: str, parallel: ParallelConfig, sequences: list[Sequence], **sections) -> dict:
+    return make_engine(model_path, parallel, **sections).scores(sequences, temperature=1.0, masked=False)
 
 
 def export_tensors(model_path: str, parallel: ParallelConfig) -> dict[str, np.ndarray]:

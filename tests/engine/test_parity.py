@@ -6,6 +6,7 @@ import torch
 
 from tandem.config.schema import ParallelConfig
 from tandem.engine.fork_ranks import fork_ranks
+from tests.examples import make_sequences, write_tiny_model
 
 NUM_STEPS, LR = 4, 2e-3
 
@@ -35,30 +36,19 @@ FORMS = {  # layout, settings
 pytestmark = pytest.mark.parallel
 
 
-@pytest.fixture(scope="module")
-def reference(tiny_model, sequences):
+def transformers_training(model_folder, sequences, dtype=torch.float32):
     """transformers' log-probs of each response, and its losses and gradient norms over four AdamW steps, sample by sample."""
     from transformers import AutoModelForImageTextToText
 
-    model = AutoModelForImageTextToText.from_pretrained(tiny_model, dtype=torch.float32)
-
-    def logprobs(sequence):
-        ids = torch.from_numpy(sequence.token_ids)[None]
-        prompt, inputs = sequence.prompt, {"attention_mask": torch.ones_like(ids)}
-        if prompt.pixel_values is not None:
-            inputs |= {"pixel_values": torch.from_numpy(prompt.pixel_values), "image_grid_thw": torch.from_numpy(prompt.image_grid_thw)}
-            inputs["mm_token_type_ids"] = (ids == model.config.image_token_id).long()
-        logits = model(input_ids=ids, **inputs).logits[0, len(prompt.token_ids) - 1 : -1].float()
-        return logits.log_softmax(-1).gather(1, torch.from_numpy(sequence.response_ids)[:, None])[:, 0]
-
+    model = AutoModelForImageTextToText.from_pretrained(model_folder, dtype=dtype)
     with torch.no_grad():
-        before = [logprobs(s).numpy() for s in sequences]
+        before = [logprobs(model, s).numpy() for s in sequences]
     optimizer = torch.optim.AdamW(model.parameters(), lr=LR, betas=(0.9, 0.95), eps=1e-4, weight_decay=0.0)
     total = sum(len(s.response_ids) for s in sequences)
     losses, norms = [], []
     for _ in range(NUM_STEPS):
         optimizer.zero_grad()
-        loss = -sum(logprobs(s).sum() for s in sequences) / total
+        loss = -sum(logprobs(model, s).sum() for s in sequences) / total
         loss.backward()
         losses.append(loss.item())
         norms.append(float(torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)))
@@ -66,15 +56,31 @@ def reference(tiny_model, sequences):
     return before, losses, norms
 
 
-def assert_equal_to_transformers(layout, tiny_model, sequences, reference, **sections):
-    world_size, sizes = LAYOUTS[layout]
+def logprobs(model, sequence):
+    """[R] of the response, by transformers."""
+    ids = torch.from_numpy(sequence.token_ids)[None]
+    prompt, inputs = sequence.prompt, {"attention_mask": torch.ones_like(ids)}
+    if prompt.pixel_values is not None:
+        inputs |= {"pixel_values": torch.from_numpy(prompt.pixel_values), "image_grid_thw": torch.from_numpy(prompt.image_grid_thw)}
+        inputs["mm_token_type_ids"] = (ids == model.config.image_token_id).long()
+    logits = model(input_ids=ids, **inputs).logits[0, len(prompt.token_ids) - 1 : -1].float()
+    return logits.log_softmax(-1).gather(1, torch.from_numpy(sequence.response_ids)[:, None])[:, 0]
+
+
+@pytest.fixture(scope="module")
+def reference(tiny_model, sequences):
+    return transformers_training(tiny_model, sequences)
+
+
+def assert_equal_to_transformers(layout, model, sequences, reference, **sections):
+    world_size, sizes = layout
     before, losses, norms = reference
     shares = fork_ranks(
         "tests.engine.ranks:score_and_train",
         ParallelConfig(**sizes),
         world_size,
         timeout_s=300,
-        model_path=str(tiny_model),
+        model_path=str(model),
         sequences=sequences,
         num_steps=NUM_STEPS,
         lr=LR,
@@ -90,15 +96,45 @@ def assert_equal_to_transformers(layout, tiny_model, sequences, reference, **sec
             assert share["steps"][step]["grad_norm"] == pytest.approx(norms[step], rel=1e-3)
 
 
+DENSE_LAYOUTS = {"single": (1, {}), "tp2_without_sp": (2, {"tp": 2, "sp": False}), "tp2_pp2": (4, {"tp": 2, "pp": 2})}
+
+
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_log_probs_losses_and_gradient_norms_are_those_of_transformers(layout, tiny_model, sequences, reference):
-    assert_equal_to_transformers(layout, tiny_model, sequences, reference)
+    assert_equal_to_transformers(LAYOUTS[layout], tiny_model, sequences, reference)
 
 
 @pytest.mark.parametrize("form", FORMS)
 def test_how_a_batch_is_cut_or_recomputed_does_not_change_it(form, tiny_model, sequences, reference):
     layout, sections = FORMS[form]
-    assert_equal_to_transformers(layout, tiny_model, sequences, reference, **sections)
+    assert_equal_to_transformers(LAYOUTS[layout], tiny_model, sequences, reference, **sections)
+
+
+@pytest.fixture(scope="module")
+def dense_model(tmp_path_factory):
+    return write_tiny_model(tmp_path_factory.mktemp("dense") / "model", "test-dense", tie_word_embeddings=True)
+
+
+@pytest.mark.parametrize("layout", DENSE_LAYOUTS)
+def test_a_dense_model_with_tied_embeddings_trains_as_in_transformers(layout, dense_model):
+    sequences = make_sequences(dense_model)
+    assert_equal_to_transformers(DENSE_LAYOUTS[layout], dense_model, sequences, transformers_training(dense_model, sequences))
+
+
+def test_bf16_is_as_close_to_fp32_as_transformers_own(tiny_model, sequences, reference):
+    from transformers import AutoModelForImageTextToText
+
+    model = AutoModelForImageTextToText.from_pretrained(tiny_model, dtype=torch.bfloat16)
+    with torch.no_grad():
+        theirs = np.concatenate([logprobs(model, s).numpy() for s in sequences]) - np.concatenate(reference[0])
+    shares = fork_ranks(
+        "tests.engine.ranks:score", ParallelConfig(tp=2), 2, model_path=str(tiny_model), sequences=sequences, model={"dtype": "bfloat16"}
+    )
+    scored = {index: logprobs for share in shares for index, (logprobs, _) in share.items()}
+    ours = np.concatenate([scored[i] for i in range(len(sequences))]) - np.concatenate(reference[0])
+    ratio = np.abs(ours).mean() / np.abs(theirs).mean()
+    assert np.abs(theirs).mean() > 1e-4, "no bf16 error at all: not bf16"
+    assert ratio <= 1.25, f"mean error {np.abs(ours).mean():.2e} against {np.abs(theirs).mean():.2e}"
 
 
 @pytest.mark.parametrize("layout", ["single", "tp2_pp2_ep2", "pp2_vpp2"])

@@ -31,7 +31,6 @@ def transformer_config(hf_text_config, config: Config) -> TransformerConfig:
             moe_shared_expert_gate=True,
             moe_router_load_balancing_type="none",
             moe_router_dtype="fp32",
-            moe_token_dispatcher_type="alltoall",
             moe_aux_loss_coeff=0.0,
         )
     if config.trainer.recompute:
@@ -71,6 +70,7 @@ def transformer_config(hf_text_config, config: Config) -> TransformerConfig:
         overlap_p2p_comm=bool(parallel.vpp),
         batch_p2p_comm=not parallel.vpp,
         variable_seq_lengths=True,
+        moe_token_dispatcher_type="alltoall",  # asked for with variable lengths, of a dense model too
         deallocate_pipeline_outputs=True,
         calculate_per_token_loss=True,
         hetereogenous_dist_checkpoint=True,  # Megatron's spelling; layers of two kinds

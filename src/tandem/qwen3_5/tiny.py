@@ -7,7 +7,7 @@ the processor classes. Only the vocabulary is trained here, and the chat templat
 import json
 import re
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 TEMPLATE = Path(__file__).with_name("chat_template.jinja")
@@ -35,27 +35,30 @@ class TinyShape:
     linear_num_key_heads: int = 2
     linear_num_value_heads: int = 4
     linear_head_dim: int = 32
-    num_experts: int = 4
+    num_experts: int = 4  # 0: a dense model
     num_experts_per_tok: int = 2
-    moe_intermediate_size: int = 64
+    moe_intermediate_size: int = 64  # of an expert, or of a dense layer
     vision_depth: int = 2
     vision_hidden_size: int = 64
     vision_num_heads: int = 4
 
 
+_TEST = TinyShape(  # every kind of layer, and enough heads and experts to split
+    hidden_size=64,
+    num_hidden_layers=4,
+    full_attention_interval=4,
+    linear_head_dim=16,
+    linear_num_key_heads=4,
+    linear_num_value_heads=8,
+    num_experts=8,
+    moe_intermediate_size=32,
+    vision_hidden_size=32,
+)
 SIZES = {
     "demo": TinyShape(),  # learns digits and simple diagrams in minutes on two CPU cores
-    "test": TinyShape(  # every kind of layer, and enough heads and experts to split
-        hidden_size=64,
-        num_hidden_layers=4,
-        full_attention_interval=4,
-        linear_head_dim=16,
-        linear_num_key_heads=4,
-        linear_num_value_heads=8,
-        num_experts=8,
-        moe_intermediate_size=32,
-        vision_hidden_size=32,
-    ),
+    "test": _TEST,
+    "test-dense": replace(_TEST, num_experts=0),
+    "test-16-experts": replace(_TEST, num_experts=16),
 }
 PATCH_SIZE, MERGE_SIZE, TEMPORAL_PATCH_SIZE = 8, 2, 2  # a token sees 16 x 16 pixels
 
@@ -71,7 +74,7 @@ def make_tiny_model(out_dir: str | Path, corpus: list[str], seed: int = 0, size:
         tie_word_embeddings: share the embedding with the output layer; the real models do not.
     """
     import torch
-    from transformers import GenerationConfig, Qwen3_5MoeForConditionalGeneration
+    from transformers import GenerationConfig, Qwen3_5ForConditionalGeneration, Qwen3_5MoeForConditionalGeneration
 
     assert size in SIZES, f"size is one of {', '.join(SIZES)}"
     out = Path(out_dir)
@@ -81,7 +84,8 @@ def make_tiny_model(out_dir: str | Path, corpus: list[str], seed: int = 0, size:
     tokenizer.save_pretrained(out)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        model = Qwen3_5MoeForConditionalGeneration(make_config(tokenizer, shape, tie_word_embeddings)).float()
+        architecture = Qwen3_5MoeForConditionalGeneration if shape.num_experts else Qwen3_5ForConditionalGeneration
+        model = architecture(make_config(tokenizer, shape, tie_word_embeddings)).float()
     eos, pad = tokenizer.convert_tokens_to_ids(["<|im_end|>", "<|endoftext|>"])
     model.generation_config = GenerationConfig(eos_token_id=[eos, pad], pad_token_id=pad, do_sample=True)
     with no_progress_bars():
@@ -128,8 +132,8 @@ def train_tokenizer(corpus: list[str], vocab_size: int):
 
 
 def make_config(tokenizer, shape: TinyShape, tie_word_embeddings: bool):
-    """The `Qwen3_5MoeConfig` of `shape`, with the token ids of `tokenizer`."""
-    from transformers import Qwen3_5MoeConfig
+    """The `Qwen3_5MoeConfig`, or for a dense model the `Qwen3_5Config`, of `shape`, with the token ids of `tokenizer`."""
+    from transformers import Qwen3_5Config, Qwen3_5MoeConfig
 
     image, video, start, end, eos, pad = tokenizer.convert_tokens_to_ids(
         ["<|image_pad|>", "<|video_pad|>", "<|vision_start|>", "<|vision_end|>", "<|im_end|>", "<|endoftext|>"]
@@ -146,10 +150,6 @@ def make_config(tokenizer, shape: TinyShape, tie_word_embeddings: bool):
         "linear_num_value_heads": shape.linear_num_value_heads,
         "linear_key_head_dim": shape.linear_head_dim,
         "linear_value_head_dim": shape.linear_head_dim,
-        "num_experts": shape.num_experts,
-        "num_experts_per_tok": shape.num_experts_per_tok,
-        "moe_intermediate_size": shape.moe_intermediate_size,
-        "shared_expert_intermediate_size": shape.moe_intermediate_size,
         "max_position_embeddings": 4096,
         # half of a head turns, so that 32 dimensions still give every axis two frequencies (the real models: a quarter of 256)
         "rope_parameters": {
@@ -163,6 +163,15 @@ def make_config(tokenizer, shape: TinyShape, tie_word_embeddings: bool):
         "pad_token_id": pad,
         "tie_word_embeddings": tie_word_embeddings,
     }
+    if shape.num_experts:
+        text |= {
+            "num_experts": shape.num_experts,
+            "num_experts_per_tok": shape.num_experts_per_tok,
+            "moe_intermediate_size": shape.moe_intermediate_size,
+            "shared_expert_intermediate_size": shape.moe_intermediate_size,
+        }
+    else:
+        text["intermediate_size"] = shape.moe_intermediate_size
     vision = {
         "depth": shape.vision_depth,
         "hidden_size": shape.vision_hidden_size,
@@ -174,7 +183,7 @@ def make_config(tokenizer, shape: TinyShape, tie_word_embeddings: bool):
         "out_hidden_size": shape.hidden_size,
         "num_position_embeddings": 64,
     }
-    return Qwen3_5MoeConfig(
+    return (Qwen3_5MoeConfig if shape.num_experts else Qwen3_5Config)(
         text_config=text,
         vision_config=vision,
         image_token_id=image,
