@@ -14,7 +14,7 @@ gated_delta_net.HAVE_FLA = True
 
 
 class PackedGatedDeltaNet(gated_delta_net.GatedDeltaNet):
-    """Under context parallelism the ranks trade sequence slices for heads (all-to-all), run whole sequences on their heads, and trade back."""
+    """Under context parallelism the ranks trade sequence slices for heads (all-to-all), run whole sequences, and trade back."""
 
     def forward(self, hidden_states: Tensor, attention_mask: Tensor | None = None, packed_seq_params: SequenceLayout | None = None, **_):
         """hidden_states [L or L / tp, 1, hidden] -> (same shape, bias)."""
@@ -36,7 +36,6 @@ class PackedGatedDeltaNet(gated_delta_net.GatedDeltaNet):
         q, k, v = causal_conv(qkv, conv_weight, layout.position_T).split(sizes[:3], -1)
         q, k = (x.unflatten(-1, (-1, self.key_head_dim)) for x in (q, k))
         v, z = (x.unflatten(-1, (-1, self.value_head_dim)) for x in (v, z))
-        q, k = (x.repeat_interleave(v.size(1) // x.size(1), dim=1) for x in (q, k))
         decay = -A_log.float().exp() * F.softplus(a.float() + dt_bias.float())
         out, _ = gated_delta_rule(q, k, v, decay, b.float().sigmoid(), layout.chunks)
         out = (self.out_norm(out).float() * F.silu(z.float())).to(mixed.dtype).flatten(1)[:, None]

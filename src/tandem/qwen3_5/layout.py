@@ -79,7 +79,6 @@ def sequence_layout(
     cu = torch.tensor(boundaries, dtype=torch.int32)
     lengths = (cu[1:] - cu[:-1]).long()
     position_T = torch.arange(boundaries[-1]) - torch.repeat_interleave(cu[:-1].long(), lengths)
-    chunks = chunk_layout(cu)
     local_L = gathered_T = ungathered_T = None
     if cp_size > 1:
         slices = [context_parallel_slice(boundaries, cp_size, rank) for rank in range(cp_size)]
@@ -98,7 +97,7 @@ def sequence_layout(
         cos=to(cos),
         sin=to(sin),
         position_T=to(position_T),
-        chunks=ChunkLayout(to(chunks.token_of_slot), to(chunks.is_token), to(chunks.slot_of_token), chunks.steps, to(chunks.order)),
+        chunks=chunk_layout(cu, device),
         local_L=to(local_L),
         gathered_T=to(gathered_T),
         ungathered_T=to(ungathered_T),
