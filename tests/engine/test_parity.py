@@ -6,26 +6,11 @@ import torch
 
 from tandem.config.schema import ParallelConfig
 from tandem.engine.fork_ranks import fork_ranks
+from tests.engine.layouts import LAYOUTS
 from tests.examples import make_sequences, write_tiny_model
 
 NUM_STEPS, LR = 4, 2e-3
 
-LAYOUTS = {  # ranks, parallel sizes
-    "single": (1, {}),
-    "dp2": (2, {}),
-    "tp2_etp1": (2, {"tp": 2}),
-    "tp2_etp2": (2, {"tp": 2, "etp": 2}),
-    "tp2_ep2": (2, {"tp": 2, "ep": 2}),
-    "ep4": (4, {"ep": 4}),
-    "pp2": (2, {"pp": 2}),
-    "pp2_vpp2": (2, {"pp": 2, "vpp": 2}),
-    "cp2": (2, {"cp": 2}),
-    "tp2_pp2_ep2": (4, {"tp": 2, "pp": 2, "ep": 2}),
-    "tp2_cp2_ep2": (4, {"tp": 2, "cp": 2, "ep": 2}),
-    "pp2_cp2_ep2": (4, {"pp": 2, "cp": 2, "ep": 2}),
-    "tp2_pp2_cp2_ep2": (8, {"tp": 2, "pp": 2, "cp": 2, "ep": 2}),
-    "guide_35b": (16, {"tp": 2, "pp": 2, "ep": 8}),
-}
 FORMS = {  # layout, settings
     "padded": ("dp2", {"batch": {"packing": False, "max_tokens_per_device": 400}}),
     "padded_cp2": ("cp2", {"batch": {"packing": False, "max_tokens_per_device": 400}}),
