@@ -1,6 +1,8 @@
 """What the generator is asked and what it answers. NumPy only."""
 
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -21,6 +23,16 @@ class SamplingParams:
 class Request:
     prompt: Prompt
     sampling: SamplingParams
+
+
+def requests_of(prompts: Iterable[Prompt], sampling: SamplingParams) -> list[Request]:
+    """One request a prompt, in order. A row that comes twice in one batch gets another seed, and so other samples, the second time."""
+    seen: Counter[str] = Counter()
+    requests = []
+    for prompt in prompts:
+        requests.append(Request(prompt, replace(sampling, seed=sampling.seed + (seen[prompt.row.id] << 32))))
+        seen[prompt.row.id] += 1
+    return requests
 
 
 @dataclass(frozen=True)

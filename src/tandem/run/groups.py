@@ -10,7 +10,7 @@ from ray.exceptions import GetTimeoutError, RayActorError, RayTaskError
 from tandem.config.schema import Config
 from tandem.data.types import Prompt, Sequence
 from tandem.errors import RunError, UserError
-from tandem.rollout.types import Completion, Request, SamplingParams
+from tandem.rollout.types import Completion, SamplingParams, requests_of
 from tandem.run import cluster
 from tandem.run.workers import Generator, TrainRank
 
@@ -33,7 +33,10 @@ def wait(futures: list[Any], timeout_s: float, what: str) -> list[Any]:
     except RayTaskError as error:
         if isinstance(error.cause, UserError | RunError):
             raise error.cause from error
-        raise
+        told = str(error.cause).strip().splitlines() or ["no message"]
+        raise RunError(
+            f"{what} failed: {type(error.cause).__name__}: {told[0]}", "this is not one of the failures Tandem knows", "see the traceback"
+        ) from error
     except RayActorError as error:
         raise RunError(
             f"a process died during {what}", str(error).strip(), "see logs/ for its last lines; out of memory is the usual reason"
@@ -122,8 +125,8 @@ class GeneratorGroup:
 
     def generate(self, prompts: Seq[Prompt], sampling: SamplingParams, version: int) -> list[list[Completion]]:
         """[prompts][num_samples], in order; refused by a generator that does not hold `version`."""
-        num = len(self.engines)
-        shares = [[Request(prompt, sampling) for prompt in prompts[index::num]] for index in range(num)]
+        num, requests = len(self.engines), requests_of(prompts, sampling)
+        shares = [requests[index::num] for index in range(num)]
         futures = [engine.generate.remote(share, version, self.controller) for engine, share in zip(self.engines, shares) if share]
         results = wait(futures, self.timeout_s, "the rollout")
         completions: list[list[Completion]] = [[] for _ in prompts]
