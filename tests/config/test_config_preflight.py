@@ -9,7 +9,15 @@ import pytest
 
 from tandem.config.load import load, resolved_yaml
 from tandem.config.modelfolder import check_model
-from tandem.config.preflight import check_cluster, check_run_dir, check_shared_memory, check_sources, preflight, shared_memory_needed
+from tandem.config.preflight import (
+    check_address,
+    check_cluster,
+    check_run_dir,
+    check_shared_memory,
+    check_sources,
+    preflight,
+    shared_memory_needed,
+)
 from tandem.config.schema import Config, ParallelConfig
 from tandem.errors import UserError
 
@@ -100,6 +108,20 @@ def test_several_nodes_need_a_cluster_to_join() -> None:
     with pytest.raises(UserError, match=r"cluster\.address"):
         check_cluster(config_of("device=npu", "trainer.nnodes=2"))
     check_cluster(config_of("device=npu", "trainer.nnodes=2", "cluster.address=10.0.0.1:6379"))
+
+
+def test_an_address_where_no_cluster_listens_is_told_at_once_instead_of_after_minutes() -> None:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{listener.getsockname()[1]}"
+        with pytest.raises(UserError, match=f"no Ray cluster at cluster.address = {address}"):
+            check_address(address)  # bound, but nobody listens
+        listener.listen()
+        check_address(address)
+    check_address("")
+    for wrong in ("localhost", "localhost:", ":6379", "host:ray", "localhost:99999999"):
+        with pytest.raises(UserError, match=r"cluster\.address"):
+            check_address(wrong)
 
 
 def test_shared_memory_is_compared_with_what_is_free(tmp_path: Path) -> None:

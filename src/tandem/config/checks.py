@@ -9,6 +9,7 @@ from tandem.config.schema import Config
 from tandem.errors import UserError
 
 GROUP_ADVANTAGES = ("grpo", "dr_grpo", "rloo", "opo", "grpo_passk", "reinforce_plus_plus_baseline")  # they compare samples of one prompt
+VLLM_TEMPERATURES = (0.01, 2.0)  # and greedily at 0; it would raise a smaller one to 0.01 with no more than a warning
 
 
 def world_size(config: Config) -> int:
@@ -149,6 +150,35 @@ def kl_in_the_reward_needs_a_weight(config: Config) -> None:
         )
 
 
+def settings_have_an_effect(config: Config) -> None:
+    """Settings whose part of the code is not there yet are refused, not ignored."""
+    for key, is_set, until in (
+        ("algorithm.kl.where = reward", config.algorithm.kl.where == "reward", "set algorithm.kl.where=loss"),
+        ("rollout.placement = split", config.rollout.placement == "split", "set rollout.placement=colocated"),
+        ("trainer.offload = true", config.trainer.offload, "set trainer.offload=false"),
+    ):
+        if is_set:
+            raise UserError(f"{key} is not there yet", "this version would ignore it", until)
+
+
+def betas_are_decay_rates(config: Config) -> None:
+    betas = config.optimizer.betas
+    if not all(0 <= beta < 1 for beta in betas):
+        raise UserError(
+            f"optimizer.betas = {list(betas)}", "each is the share of a moving average that is kept: 0 or more, below 1", "set [0.9, 0.999]"
+        )
+
+
+def vllm_takes_the_temperatures(config: Config) -> None:
+    low, high = VLLM_TEMPERATURES
+    for key, value in (("rollout.temperature", config.rollout.temperature), ("rollout.val_temperature", config.rollout.val_temperature)):
+        greedy = value == 0 and key == "rollout.val_temperature"
+        if not greedy and not low <= value <= high:
+            raise UserError(
+                f"{key} = {value}", f"vLLM samples at temperatures from {low} to {high}", f"set {key}={min(max(value, low), high):g}"
+            )
+
+
 def log_probs_are_comparable(config: Config) -> None:
     rollout, used = config.rollout, []
     if config.fidelity.max_logprob_abs_diff_mean:
@@ -204,6 +234,9 @@ RULES = (
     group_baselines_need_a_group,
     clips_are_in_order,
     kl_in_the_reward_needs_a_weight,
+    settings_have_an_effect,
+    betas_are_decay_rates,
+    vllm_takes_the_temperatures,
     log_probs_are_comparable,
     greedy_samples_differ_only_once,
     generators_fit_the_devices,

@@ -29,6 +29,7 @@ def preflight(config: Config, task: Task, check_files: Callable[[list[str]], obj
         check_model(config.model.path, config.parallel)
     check_resume(config)
     check_cluster(config)
+    check_address(config.cluster.address)
     check_shared_memory(shared_memory_needed(config))
     lists = (config.data.train_files, config.data.val_files, config.warm_start.val_files)
     for files in dict.fromkeys(tuple(files) for files in lists if files):
@@ -66,6 +67,20 @@ def check_cluster(config: Config) -> None:
         )
     check_port("cluster.master_port", cluster.master_port, "")
     check_port("cluster.dashboard_port", cluster.dashboard_port, "127.0.0.1")
+
+
+def check_address(address: str, timeout_s: float = 5.0) -> None:
+    """Raises UserError when nothing listens at HOST:PORT: Ray itself would wait for minutes. An empty address is none."""
+    if not address:
+        return
+    host, _, port = address.rpartition(":")
+    fix = "start its head with `ray start --head --port PORT`, or leave cluster.address empty for a cluster on this machine"
+    if not host or not port.isdigit():
+        raise UserError(f"cluster.address = {address}", "it must be HOST:PORT", fix)
+    try:
+        socket.create_connection((host, int(port)), timeout_s).close()
+    except (OSError, OverflowError) as error:
+        raise UserError(f"no Ray cluster at cluster.address = {address}", str(error), fix) from error
 
 
 def check_port(key: str, port: int, host: str) -> None:

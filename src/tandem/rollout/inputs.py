@@ -12,11 +12,10 @@ from vllm.inputs import EngineInput, mm_input, tokens_input
 from vllm.multimodal.inputs import MultiModalFieldConfig, MultiModalKwargsItems, PlaceholderRange
 from vllm.sampling_params import RequestOutputKind
 
+from tandem.config.checks import VLLM_TEMPERATURES
 from tandem.data.types import Prompt
 from tandem.errors import RunError, UserError
 from tandem.rollout.types import Request
-
-TEMPERATURES = (0.01, 2.0)  # vLLM takes no others but 0; it would raise a smaller one to 0.01 with no more than a warning
 
 
 def engine_input(prompt: Prompt, image_token_id: int, merge_size: int) -> EngineInput:
@@ -87,7 +86,7 @@ def sampling_params(
         UserError: a temperature that vLLM would change, or a prompt that leaves no room for a response.
     """
     sampling, num_prompt_tokens = request.sampling, len(request.prompt.token_ids)
-    low, high = TEMPERATURES
+    low, high = VLLM_TEMPERATURES
     if sampling.temperature != 0 and not low <= sampling.temperature <= high:
         raise UserError(
             f"rollout.temperature is {sampling.temperature}",

@@ -79,6 +79,12 @@ def seats(config: Config, device, timeout_s: float) -> list[Any]:
     return groups
 
 
+def cause_of_death(error: Exception) -> str:
+    """What Ray says about an actor that is gone, without its list of guesses."""
+    text = str(error).split("Some common causes")[0].strip()
+    return text[text.find("The actor is dead because") :] if "The actor is dead because" in text else text
+
+
 def seat(groups: list[Any], index: int, config: Config) -> dict[str, Any]:
     """Ray options that put an actor on device `index` of the whole run, sharing it with another."""
     from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy

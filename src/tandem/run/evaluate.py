@@ -16,7 +16,7 @@ def evaluate(run: Run) -> dict[str, Any]:
     """Sample every held-out row `rollout.val_n` times; write eval.json and rollouts/step_000000.parquet.
 
     Returns:
-        accuracy over samples, its 95% interval (normal approximation over rows), and accuracy by source.
+        accuracy over samples, its 95% interval (normal approximation over rows; None for a single row), and accuracy by source.
 
     Raises:
         UserError: there are no held-out rows.
@@ -33,13 +33,13 @@ def evaluate(run: Run) -> dict[str, Any]:
         per_row.setdefault(sample.prompt.row.id, []).append(sample.accuracy)
         by_source.setdefault(sample.prompt.row.data_source, []).append(sample.accuracy)
     means = np.array([np.mean(values) for values in per_row.values()])
-    half = 1.96 * float(means.std(ddof=1)) / math.sqrt(len(means)) if len(means) > 1 else float("nan")
+    half = 1.96 * float(means.std(ddof=1)) / math.sqrt(len(means)) if len(means) > 1 else None
     result = {
         "model": run.model_path,
         "num_rows": len(means),
         "num_samples": len(samples),
         "accuracy": float(means.mean()),
-        "accuracy_interval": [float(means.mean()) - half, float(means.mean()) + half],
+        "accuracy_interval": None if half is None else [float(means.mean()) - half, float(means.mean()) + half],
         **{f"accuracy {source}": float(np.mean(values)) for source, values in sorted(by_source.items())},
     }
     (run.run_dir / "eval.json").write_text(json.dumps(result, indent=1))

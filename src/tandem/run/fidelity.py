@@ -47,9 +47,9 @@ def check_fidelity(metrics: dict[str, float], samples: list[Sample], limits: Fid
 
 
 def check_reference(old_logprobs: list[np.ndarray], ref_logprobs: list[np.ndarray], limits: FidelityConfig) -> None:
-    """Before the first update policy and reference are the same weights; raises RunError when their log-probs are not."""
+    """Before the first update policy and reference are the same weights; raises RunError when their log-probs are not (0: no limit)."""
     difference = float(np.abs(np.concatenate(old_logprobs) - np.concatenate(ref_logprobs)).mean())
-    if not difference <= limits.max_kl_ref_at_start:
+    if limits.max_kl_ref_at_start and not difference <= limits.max_kl_ref_at_start:
         raise RunError(
             f"policy and reference differ before the first update: mean |Δ log-prob| {difference:.2e}",
             "they are the same weights then, so one of them was loaded or scored wrongly",

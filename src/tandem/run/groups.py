@@ -39,7 +39,9 @@ def wait(futures: list[Any], timeout_s: float, what: str) -> list[Any]:
         ) from error
     except RayActorError as error:
         raise RunError(
-            f"a process died during {what}", str(error).strip(), "see logs/ for its last lines; out of memory is the usual reason"
+            f"a process died during {what}",
+            cluster.cause_of_death(error),
+            "see logs/ for its last lines; out of memory is the usual reason",
         ) from error
 
 

@@ -10,9 +10,11 @@ from typing import Any
 import psutil
 
 from tandem import devices
+from tandem.algorithms import advantages, losses
 from tandem.config.schema import Config
 from tandem.errors import RunError
-from tandem.run.run_dir import begin, shared_memory_prefix
+from tandem.rewards import check_name
+from tandem.run.run_dir import begin, only_run_in, shared_memory_prefix
 from tandem.sync import buckets
 from tandem.track.console import Console
 from tandem.track.events import Note, PhaseEnded, PhaseStarted
@@ -31,10 +33,11 @@ def launch(config: Config, task: str, console: Console) -> dict[str, Any]:
         UserError, RunError: as the controller met them; the traceback is in logs/error.log.
         KeyboardInterrupt: Ctrl-C or SIGTERM; what could be saved within `trainer.stop_grace_s` is.
     """
+    check_names(config)
     device, reason = devices.detect(config.device)
-    config, run_dir = begin(config, device.NAME)
-    console.emit(Note(f"device {device.NAME}: {reason}"))
-    with StopSignals() as stop:
+    with only_run_in(Path(config.run_dir)), StopSignals() as stop:
+        config, run_dir = begin(config, device.NAME)
+        console.emit(Note(f"device {device.NAME}: {reason}"))
         try:
             result = _run(config, task, run_dir, device, console, stop)
         finally:
@@ -42,6 +45,13 @@ def launch(config: Config, task: str, console: Console) -> dict[str, Any]:
     if result is None:
         raise KeyboardInterrupt
     return result
+
+
+def check_names(config: Config) -> None:
+    """Raises UserError for a name that is in none of the tables, before minutes are spent on the way to it."""
+    advantages.get(config.algorithm.advantage)
+    losses.get(config.algorithm.loss)
+    check_name(config.reward.name)
 
 
 class StopSignals:
@@ -102,6 +112,8 @@ def _watch(future: Any, controller: Any, console: Console, until: Callable[[], b
     """
     import ray
 
+    from tandem.run import cluster
+
     while not until():
         try:
             for event in ray.get(controller.news.remote(0.3), timeout=60):
@@ -112,8 +124,10 @@ def _watch(future: Any, controller: Any, console: Console, until: Callable[[], b
                     console.emit(event)
                 return ray.get(future)
         except ray.exceptions.RayError as error:
+            if until():  # a signal to the whole process group reaches Ray too
+                return None
             raise RunError(
-                "the controller's process died", str(error).strip(), "see logs/controller.log; out of memory is the usual reason"
+                "the controller's process died", cluster.cause_of_death(error), "see logs/controller.log; out of memory is the usual reason"
             ) from error
     return None
 

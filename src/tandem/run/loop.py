@@ -14,7 +14,8 @@ from tandem.run.samples import Sample, samples_of
 def train(run: Run) -> None:
     """Steps until `trainer.total_steps` or epochs are done, or someone asked to stop; validates, saves and exports on the way."""
     trainer = run.config.trainer
-    run.trainers.keep_reference()
+    if run.config.algorithm.kl.coef > 0:
+        run.trainers.keep_reference()
     run.trainers.start_optimizer(run.config.optimizer.lr, run.config.optimizer.weight_decay)
     run.publish(version=0)
     if trainer.val_before_train:
@@ -22,10 +23,10 @@ def train(run: Run) -> None:
     for step in range(1, run.total_steps + 1):
         run.track.step(one_step(run, step))
         last = step == run.total_steps or run.stop_requested
+        if last or (trainer.save_freq and step % trainer.save_freq == 0):
+            run.save(step)  # before the validation, which may outlast the grace time of a stop
         if last or (trainer.test_freq and step % trainer.test_freq == 0):
             validate(run, step)
-        if last or (trainer.save_freq and step % trainer.save_freq == 0):
-            run.save(step)
         if last:
             break
     run.export()

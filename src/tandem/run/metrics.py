@@ -33,7 +33,7 @@ def sample_metrics(samples: list[Sample]) -> dict[str, float]:
     return {
         "reward/mean": float(rewards.mean()),
         "reward/std": float(rewards.std()),
-        "reward/mixed_groups": float(np.mean([rewards[groups == g].std() > 0 for g in np.unique(groups)])),
+        "reward/mixed_groups": float(np.mean([np.ptp(rewards[groups == g]) > 0 for g in np.unique(groups)])),
         "accuracy/mean": float(np.mean([s.accuracy for s in samples])),
         "format/mean": float(np.mean([s.format for s in samples])),
         "response_length/mean": float(np.mean(lengths)),

@@ -1,5 +1,8 @@
-"""The run's folder: made, and the resolved config written."""
+"""The run's folder: made, kept for one run at a time, and the resolved config written."""
 
+import fcntl
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from blake3 import blake3
@@ -9,19 +12,40 @@ from tandem.config.schema import Config
 from tandem.errors import UserError
 
 
-def begin(config: Config, device: str) -> tuple[Config, Path]:
-    """Make `config.run_dir`, write config.yaml into it; returns the config with the device that was found.
+@contextmanager
+def only_run_in(run_dir: Path) -> Iterator[None]:
+    """Make the folder and keep other runs out of it; the lock ends with this process, however it ends.
 
     Raises:
-        UserError: the folder cannot be written.
+        UserError: the folder cannot be written, or another run is using it now.
+    """
+    try:
+        (run_dir / "logs").mkdir(parents=True, exist_ok=True)
+        lock = (run_dir / "logs" / "lock").open("w")
+    except OSError as error:
+        raise UserError(f"the run's folder {run_dir} cannot be written", str(error), "set run_dir to a folder you can write") from error
+    with lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise UserError(
+                f"another run is using {run_dir}", "two runs in one folder would mix their records and weights", "set another run_dir"
+            ) from error
+        yield
+
+
+def begin(config: Config, device: str) -> tuple[Config, Path]:
+    """Write config.yaml into `config.run_dir`, which exists; returns the config with the device that was found, and the folder.
+
+    Raises:
+        UserError: it cannot be written.
     """
     config = config.model_copy(update={"device": device})
     run_dir = Path(config.run_dir).resolve()
     try:
-        (run_dir / "logs").mkdir(parents=True, exist_ok=True)
         (run_dir / "config.yaml").write_text(resolved_yaml(config))
     except OSError as error:
-        raise UserError(f"the run's folder {run_dir} cannot be written", str(error), "set run_dir to a folder you can write") from error
+        raise UserError(f"{run_dir / 'config.yaml'} cannot be written", str(error), "make room, or set another run_dir") from error
     return config, run_dir
 
 

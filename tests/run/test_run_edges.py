@@ -1,0 +1,125 @@
+"""What surrounds the loop: the folder's lock, names that do not exist, a signal that reaches Ray first, and small figures."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from tandem.config.load import load
+from tandem.config.schema import FidelityConfig
+from tandem.errors import RunError, UserError
+from tandem.run import cluster, evaluate, launch, loop
+from tandem.run.fidelity import check_reference
+from tandem.run.metrics import sample_metrics
+from tandem.run.run_dir import only_run_in
+
+HOLD = """
+import sys, pathlib
+from tandem.run.run_dir import only_run_in
+with only_run_in(pathlib.Path(sys.argv[1])):
+    print(flush=True)
+    input()
+"""
+
+
+def test_a_second_run_in_the_same_folder_is_refused_and_a_killed_one_leaves_it_free(tmp_path: Path) -> None:
+    with subprocess.Popen([sys.executable, "-c", HOLD, str(tmp_path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as other:
+        assert other.stdout and other.stdout.readline()  # it holds the folder now
+        with pytest.raises(UserError, match="another run is using"), only_run_in(tmp_path):
+            pass
+        other.kill()
+    with only_run_in(tmp_path):
+        pass
+
+
+@pytest.mark.parametrize("key", ["algorithm.advantage", "algorithm.loss", "reward.name"])
+def test_an_unknown_name_ends_the_run_before_anything_starts(key: str) -> None:
+    launch.check_names(load("demo", env={}))
+    with pytest.raises(UserError, match=r"unknown .* 'nope'") as caught:
+        launch.check_names(load("demo", [f"{key}=nope"], env={}))
+    assert key in caught.value.fix
+
+
+class DeadController:
+    """Ray's answer for an actor whose process is gone."""
+
+    class news:
+        @staticmethod
+        def remote(timeout_s: float):
+            from ray.exceptions import ActorDiedError
+
+            raise ActorDiedError()
+
+
+def test_a_signal_that_ends_the_controller_before_it_is_seen_is_still_a_stop_by_signal() -> None:
+    seen = iter([False, True])  # the signal comes while the controller is asked for news
+    assert launch._watch(None, DeadController, None, lambda: next(seen)) is None
+    with pytest.raises(RunError, match="controller's process died"):
+        launch._watch(None, DeadController, None, lambda: False)
+
+
+def test_the_death_of_an_actor_is_told_without_rays_list_of_guesses() -> None:
+    told = "The actor died.\n\tclass_name: X\nThe actor is dead because its worker process has died. End of file. Some common causes: (1)"
+    assert cluster.cause_of_death(RuntimeError(told)) == "The actor is dead because its worker process has died. End of file."
+    assert cluster.cause_of_death(RuntimeError("The actor is unavailable")) == "The actor is unavailable"
+
+
+def sample(reward: float, group: int = 0) -> SimpleNamespace:
+    row = SimpleNamespace(id="r", data_source="s")
+    completion = SimpleNamespace(token_ids=[1], finish_reason="stop")
+    prompt = SimpleNamespace(row=row, token_ids=[1])
+    return SimpleNamespace(reward=reward, group=group, accuracy=reward, format=0.0, reason="", completion=completion, prompt=prompt)
+
+
+def test_a_group_of_equal_rewards_is_not_mixed_whatever_their_mean_rounds_to() -> None:
+    assert np.array([0.1] * 6).std() > 0
+    assert sample_metrics([sample(0.1) for _ in range(6)])["reward/mixed_groups"] == 0
+    assert sample_metrics([sample(0.1), sample(1.0), sample(0.3, 1), sample(0.3, 1)])["reward/mixed_groups"] == 0.5
+
+
+def test_a_limit_of_0_on_the_first_reference_kl_does_not_check_as_the_settings_say() -> None:
+    old, ref = [np.zeros(2, np.float32)], [np.full(2, 1e-3, np.float32)]
+    check_reference(old, ref, FidelityConfig(max_kl_ref_at_start=0))
+    with pytest.raises(RunError, match="policy and reference differ"):
+        check_reference(old, ref, FidelityConfig(max_kl_ref_at_start=1e-4))
+
+
+@pytest.mark.parametrize(("rewards", "interval"), [([1.0], None), ([0.0, 1.0], [0.5 - 0.98, 0.5 + 0.98])])
+def test_the_interval_of_one_row_is_no_number_and_its_json_is_valid(tmp_path: Path, monkeypatch, rewards, interval) -> None:
+    samples = [sample(reward) for reward in rewards]
+    for number, one in enumerate(samples):
+        one.prompt.row.id, one.row = f"r{number}", dict
+    monkeypatch.setattr(loop, "sample_held_out", lambda run: samples)
+    monkeypatch.setattr(evaluate, "write_rollouts", lambda *args: None)
+    from tandem.run.tracker import Tracker
+
+    run = SimpleNamespace(val_prompts=[1], run_dir=tmp_path, track=Tracker(tmp_path), model_path="m", version=-1)
+    got = evaluate.evaluate(run)["accuracy_interval"]
+    assert got == (interval if interval is None else pytest.approx(interval))
+    json.loads((tmp_path / "eval.json").read_text(), parse_constant=lambda name: pytest.fail(f"{name} is not JSON"))
+
+
+class Recorder:
+    """A run whose every method only notes its name; asked to stop in its first step."""
+
+    def __init__(self, *overrides: str):
+        self.config, self.calls, self.total_steps, self.stop_requested = load("demo", overrides, env={}), [], 9, True
+        self.trainers = self.track = self
+
+    def __getattr__(self, name: str):
+        return lambda *args, **kwargs: self.calls.append(name)
+
+
+def test_a_stop_saves_before_it_validates_and_no_reference_is_kept_without_a_kl_term(monkeypatch) -> None:
+    monkeypatch.setattr(loop, "one_step", lambda run, step: run.calls.append("one_step"))
+    monkeypatch.setattr(loop, "validate", lambda run, step: run.calls.append("validate"))
+    run = Recorder("algorithm.kl.coef=0")
+    loop.train(run)
+    assert run.calls == ["start_optimizer", "publish", "validate", "one_step", "step", "save", "validate", "export"]
+    run = Recorder("algorithm.kl.coef=0.1")
+    loop.train(run)
+    assert run.calls[0] == "keep_reference"
