@@ -8,7 +8,8 @@ from torch.utils._pytree import tree_leaves
 from torch.utils.checkpoint import checkpoint
 
 from tandem.qwen3_5 import gated_delta
-from tandem.qwen3_5.gated_delta import causal_conv, chunk_layout, gated_delta_rule
+from tandem.qwen3_5.causal_conv import causal_conv
+from tandem.qwen3_5.gated_delta import chunk_layout, gated_delta_rule
 
 KEY_HEADS, VALUE_HEADS, KEY_DIM, VALUE_DIM = 2, 4, 16, 24
 NAMES = ("q", "k", "v", "g", "beta", "initial_state")

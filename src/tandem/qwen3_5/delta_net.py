@@ -6,7 +6,8 @@ from megatron.core.ssm import gated_delta_net
 from megatron.core.ssm.mamba_context_parallel import _all_to_all_cp2hp, _all_to_all_hp2cp
 from torch import Tensor
 
-from tandem.qwen3_5.gated_delta import causal_conv, gated_delta_rule
+from tandem.qwen3_5.causal_conv import causal_conv
+from tandem.qwen3_5.gated_delta import gated_delta_rule
 from tandem.qwen3_5.layout import SequenceLayout
 
 # Megatron's constructor refuses to run without FLA, whose kernel only its own forward calls; ours is below.

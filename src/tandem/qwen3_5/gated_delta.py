@@ -12,10 +12,9 @@ Shape letters: T tokens, S sequences, N chunks, n chunks of a segment, C chunk l
 R = 2 C rows: a chunk's queries, then its keys.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
@@ -43,9 +42,6 @@ class ChunkLayout:
     order: Tensor  # [S] int64, sequences longest first
     segments: tuple[Segment, ...]
 
-    def to(self, device: str) -> "ChunkLayout":
-        return replace(self, **{name: getattr(self, name).to(device) for name in ("token_of_slot", "is_token", "order")})
-
 
 def chunk_layout(cu_seqlens: Tensor, device: str = "cpu", chunk_size: int = 64) -> ChunkLayout:
     """Args: cu_seqlens [S + 1] int, on the CPU; device: where the rule will run."""
@@ -69,7 +65,7 @@ def chunk_layout(cu_seqlens: Tensor, device: str = "cpu", chunk_size: int = 64) 
                 segments.append(Segment(slice(total, total + sum(steps)), slice(first, first + steps[0]), tuple(steps)))
                 total += sum(steps)
                 steps = []
-    return ChunkLayout(torch.cat(token_of_slot), torch.cat(is_token), order, tuple(segments)).to(device)
+    return ChunkLayout(*(x.to(device) for x in (torch.cat(token_of_slot), torch.cat(is_token), order)), tuple(segments))
 
 
 def gated_delta_rule(
@@ -213,19 +209,3 @@ class _Chunks:
         d_g = d_decay.flip(-1).cumsum(-1).flip(-1)
         d_qk = self.norm * (d_qk - self.qk * (d_qk * self.qk).sum(-1, keepdim=True))
         return d_qk[:, :C], d_qk[:, C:], d_v_beta * self.beta[..., None], d_g, d_beta
-
-
-def causal_conv(x_TD: Tensor, weight_DW: Tensor, position_T: Tensor) -> Tensor:
-    """Depthwise causal convolution then SiLU, on packed sequences: a tap that would reach before the sequence's start reads 0.
-
-    Args:
-        x_TD: inputs.
-        weight_DW: one filter of W taps a channel, the last tap on the token itself.
-        position_T: each token's index in its own sequence.
-    """
-    width = weight_DW.size(1)
-    y = x_TD * weight_DW[:, -1]
-    for back in range(1, min(width, x_TD.size(0))):
-        shifted = F.pad(x_TD[:-back], (0, 0, back, 0)).masked_fill((position_T < back)[:, None], 0)
-        y = y + shifted * weight_DW[:, width - 1 - back]
-    return F.silu(y)
