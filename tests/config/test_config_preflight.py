@@ -190,6 +190,8 @@ def test_a_run_without_rows_or_model_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"model\.path is empty"):
         check_sources(config_of("prepare=", "data.train_files=a"), "train")
     check_sources(config_of(*base, "data.train_files=a"), "sft")
+    with pytest.raises(UserError, match=r"warm_start\.max_steps = 0"):
+        check_sources(config_of(*base, "data.train_files=a", "warm_start.max_steps=0"), "sft")
     check_sources(config_of(), "demo")
 
 
