@@ -39,7 +39,9 @@ def preflight(config: Config, task: Task, check_files: Callable[[list[str]], obj
 def check_sources(config: Config, task: Task) -> None:
     """A run needs something to do, and a model and rows, unless its recipe makes its own."""
     if task == "sft" and not config.warm_start.max_steps:
-        raise UserError("warm_start.max_steps = 0", "`sft` takes that many steps, so nothing would be learned", "set warm_start.max_steps=100")
+        raise UserError(
+            "warm_start.max_steps = 0", "`sft` takes that many steps, so nothing would be learned", "set warm_start.max_steps=100"
+        )
     if config.prepare:
         return
     needed = "data.val_files" if task == "eval" else "data.train_files"
