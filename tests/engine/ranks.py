@@ -73,3 +73,24 @@ def load_and_train(model_path: str, parallel: ParallelConfig, sequences: list[Se
     engine.start_optimizer(lr=1e-3, weight_decay=0.01)
     checkpoint.load(engine, Path(folder))
     return engine.update(sequences, supervised=True, lr=1e-3)
+
+
+def save_on_a_full_disk(model_path: str, parallel: ParallelConfig, folder: str) -> str:
+    """The message of the error when the system refuses to write more than 20,000 bytes of a file."""
+    import resource
+    import signal
+    from pathlib import Path
+
+    from tandem.engine import checkpoint
+    from tandem.errors import RunError
+
+    engine = make_engine(model_path, parallel)
+    engine.start_optimizer(lr=1e-3, weight_decay=0.0)
+    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)  # an error instead of the end
+    resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, resource.RLIM_INFINITY))
+    try:
+        checkpoint.save(engine, Path(folder))
+    except RunError as error:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+        return str(error)
+    return "saved"

@@ -17,3 +17,9 @@ def test_the_step_after_loading_is_the_one_that_would_have_come(saved, loaded, t
     tolerance = 0.0 if saved == loaded else 1e-5
     assert losses[1] == pytest.approx(losses[0], rel=tolerance, abs=0)
     assert after[0]["grad_norm"] == pytest.approx(without[0]["grad_norm"], rel=tolerance, abs=0)
+
+
+def test_a_checkpoint_that_cannot_be_written_is_an_error_that_says_why(tiny_model, tmp_path):
+    told = fork_ranks("tests.engine.ranks:save_on_a_full_disk", ParallelConfig(), 1, model_path=str(tiny_model), folder=str(tmp_path))
+    assert "could not be written" in told[0]
+    assert "File too large" in told[0]

@@ -27,7 +27,9 @@ def run(tmp_path_factory):
 
     run_dir = tmp_path_factory.mktemp("run")
     config = load("demo", [*OVERRIDES, f"run_dir={run_dir}"]).model_copy(update={"device": "cpu"})
-    cluster.start(config, cpu)
+    with pytest.MonkeyPatch.context() as environment:
+        environment.setenv("RAY_ADDRESS", "127.0.0.1:9")  # of some other cluster: a run without cluster.address starts its own
+        cluster.start(config, cpu)
     run = assemble.assemble(config, cpu, "train", run_dir, Tracker(run_dir), None)
     sft.warm_start(run)
     run.trainers.keep_reference()

@@ -4,6 +4,9 @@ from pathlib import Path
 from typing import Any
 
 from megatron.core import dist_checkpointing
+from torch.distributed.checkpoint.api import CheckpointException
+
+from tandem.errors import RunError
 
 _METADATA = {"distrib_optim_sharding_type": "fully_reshardable"}
 
@@ -18,8 +21,16 @@ def _sharded_state(engine, *, is_loading: bool) -> dict[str, Any]:
 
 
 def save(engine, path: Path) -> None:
-    """Collective. `path` exists and is empty."""
-    dist_checkpointing.save(_sharded_state(engine, is_loading=False), str(path))
+    """Collective. `path` exists and is empty.
+
+    Raises:
+        RunError: a rank could not write its part; says why.
+    """
+    try:
+        dist_checkpointing.save(_sharded_state(engine, is_loading=False), str(path))
+    except CheckpointException as error:
+        why = "; ".join(f"rank {rank}: {cause}" for rank, (cause, _) in sorted(error.failures.items()))
+        raise RunError(f"the checkpoint in {path} could not be written", why, "make room on its disk, or set another run_dir") from error
 
 
 def load(engine, path: Path) -> None:

@@ -31,6 +31,7 @@ def start(config: Config, device) -> None:
     needed = config.trainer.nnodes * config.trainer.devices_per_node
     on_cpu = device.RAY_RESOURCE == "CPU"
     ray.init(
+        address="local",  # whatever RAY_ADDRESS says
         num_cpus=needed * 2 + _CONTROLLER_CPUS,
         resources={} if device.RAY_RESOURCE in ("CPU", "GPU") else {device.RAY_RESOURCE: needed},
         include_dashboard=bool(config.cluster.dashboard_port),
