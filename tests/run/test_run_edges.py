@@ -3,10 +3,12 @@
 import json
 import subprocess
 import sys
+from multiprocessing.shared_memory import SharedMemory
 from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
+import psutil
 import pytest
 
 from tandem.config.load import load
@@ -16,6 +18,7 @@ from tandem.run import cluster, evaluate, launch, loop
 from tandem.run.fidelity import check_reference
 from tandem.run.metrics import sample_metrics
 from tandem.run.run_dir import only_run_in
+from tandem.sync.buckets import SHARED_MEMORY
 
 HOLD = """
 import sys, pathlib
@@ -123,3 +126,31 @@ def test_a_stop_saves_before_it_validates_and_no_reference_is_kept_without_a_kl_
     run = Recorder("algorithm.kl.coef=0.1")
     loop.train(run)
     assert run.calls[0] == "keep_reference"
+
+
+HOLD_SEGMENT = """
+import os, pathlib
+from multiprocessing.shared_memory import SharedMemory
+segment = SharedMemory(create=True, size=4096)
+pathlib.Path(f"/dev/shm/sem.loky-{os.getpid()}-test").touch()
+print(segment.name, flush=True)
+input()
+"""
+
+
+def test_shared_memory_of_a_killed_process_is_found_and_that_of_others_is_not() -> None:
+    others = SharedMemory(create=True, size=4096)
+    with subprocess.Popen([sys.executable, "-c", HOLD_SEGMENT], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as child:
+        assert child.stdout
+        name = child.stdout.readline().strip()
+        process = psutil.Process(child.pid)
+        trackers = process.children()
+        found = launch.shared_memory_of([process])
+        launch.end([*trackers, process], grace_s=0)  # the tracker, which would remove it, dies first, as it does when Ray ends
+        assert found == {SHARED_MEMORY / name, SHARED_MEMORY / f"sem.loky-{child.pid}-test"}
+        for path in found:
+            path.unlink()  # was left behind
+        child.wait()
+    others.close()
+    others.unlink()
+    assert launch.shared_memory_of([process]) == set()

@@ -146,13 +146,38 @@ def _stop_gently(config: Config, future: Any, controller: Any, console: Console,
 
 
 def _clean_up(run_dir: Path) -> None:
-    """End Ray, whatever is left of its processes, and the run's shared memory."""
+    """End Ray, whatever is left of its processes, and the shared memory of both."""
     import ray
 
     ours = psutil.Process(os.getpid()).children(recursive=True)
+    theirs = shared_memory_of(ours)
     ray.shutdown()
-    _, alive = psutil.wait_procs(ours, timeout=5)
+    end(ours, grace_s=5)
+    for path in theirs:
+        path.unlink(missing_ok=True)
+    buckets.cleanup(shared_memory_prefix(run_dir))
+
+
+def end(processes: list[psutil.Process], grace_s: float) -> None:
+    """Wait for the processes, and kill those that still run after `grace_s` seconds."""
+    _, alive = psutil.wait_procs(processes, timeout=grace_s)
     for process in alive:
         process.kill()
     psutil.wait_procs(alive, timeout=5)
-    buckets.cleanup(shared_memory_prefix(run_dir))
+
+
+def shared_memory_of(processes: list[psutil.Process]) -> set[Path]:
+    """Named segments of the processes: vLLM's workers exchange tensors in some, and one that is killed leaves them behind.
+
+    They are what is mapped, and joblib's semaphores, which are mapped under another name.
+    """
+    found: set[Path] = set()
+    for process in processes:
+        try:
+            maps = Path(f"/proc/{process.pid}/maps").read_text()
+        except OSError:  # it has ended
+            continue
+        paths = (line.split(maxsplit=5)[-1] for line in maps.splitlines() if str(buckets.SHARED_MEMORY) in line)
+        found |= {Path(path) for path in paths if not path.endswith("(deleted)")}
+        found |= set(buckets.SHARED_MEMORY.glob(f"sem.loky-{process.pid}-*"))
+    return found
