@@ -38,11 +38,12 @@ NUM_TOKENS = (512, 4096, 32768)
 MAX_REPEATS, ENOUGH_SECONDS = 9, 20.0  # whichever comes first ends the repeats of a case
 MIN_SPEEDUP, MIN_SPEEDUP_PACKED_4096 = 1.0, 2.0
 MAX_PEAK_RATIO = 1.0
+NUM_DRAWS = 4  # of the lengths at 4096 tokens: the fuller the padded batch, the less packing gains
 
 
-def geometry_lengths(num_tokens: int) -> list[int]:
+def geometry_lengths(num_tokens: int, draw: int = 0) -> list[int]:
     """The first sequences drawn that fit into `num_tokens`; what no sequence fits into is filled with a piece of one."""
-    generator, lengths, left = torch.Generator().manual_seed(0), [], num_tokens
+    generator, lengths, left = torch.Generator().manual_seed(draw), [], num_tokens
     while left:
         tail = float(torch.empty(1).log_normal_(mean=5.0, std=1.0, generator=generator))
         length = min(int(300 + tail), 1200)
@@ -142,7 +143,7 @@ def main() -> int:
     torch.set_num_threads(1)
     transformers.logging.set_verbosity_error()  # it warns at every call that it has no kernel
     sizes = [n for n in NUM_TOKENS if n <= 4096 or not arguments.quick]
-    cases = [geometry_lengths(n) for n in sizes] + [[sizes[-1]]]
+    cases = [geometry_lengths(n) for n in sizes] + [geometry_lengths(4096, draw) for draw in range(1, NUM_DRAWS)] + [[n] for n in sizes]
     # all memory before any timing: a forked process would reuse what the timed calls have freed
     rows = [measure(lengths, arguments.heads, backward) for lengths in cases for backward in (False, True)]
     columns = ("tokens", "sequences", "padded to", "passes", "seconds", "transformers", "speed-up", "peak MB", "transformers", "missed")

@@ -20,35 +20,10 @@ from rich.table import Table
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from tandem.config.schema import ParallelConfig
-from tandem.engine.fork_ranks import fork_ranks
-from tests.engine.layouts import GUIDE_122B, LAYOUTS
+from tests.engine.layouts import GUIDE_122B, LAYOUTS, Measured, measure
 from tests.examples import make_sequences, write_tiny_model
 
-NUM_STEPS, LR = 4, 2e-3
 LIMITS = {"logprob": 1e-4, "loss": 1e-5, "grad_norm": 1e-3}
-
-
-def run(layout: tuple[int, dict], model: Path, sequences: list) -> tuple[dict, float]:
-    """What the ranks measured, put together: log-probs by sequence, losses and gradient norms by step; and the seconds it took."""
-    world_size, sizes = layout
-    began = time.monotonic()
-    shares = fork_ranks(
-        "tests.engine.ranks:score_and_train",
-        ParallelConfig(**sizes),
-        world_size,
-        timeout_s=3000,
-        model_path=str(model),
-        sequences=sequences,
-        num_steps=NUM_STEPS,
-        lr=LR,
-    )
-    scored = {index: logprobs for share in shares for index, (logprobs, _) in share["before"].items()}
-    return {
-        "logprobs": np.concatenate([scored[index] for index in range(len(sequences))]),
-        "losses": np.array([sum(share["steps"][step].get("loss/policy", 0.0) for share in shares) for step in range(NUM_STEPS)]),
-        "grad_norms": np.array([shares[0]["steps"][step]["grad_norm"] for step in range(NUM_STEPS)]),
-    }, time.monotonic() - began
 
 
 def main() -> int:
@@ -63,19 +38,21 @@ def main() -> int:
     rows: list[dict] = []
     table = Table("layout", "ranks", "max |Δ log-prob|", "loss, relative", "grad norm, relative", "seconds")
     with tempfile.TemporaryDirectory(prefix="tandem-layouts-") as folder:
-        references: dict[str, tuple[Path, list, dict]] = {}
+        references: dict[str, tuple[Path, list, Measured]] = {}
         for name, layout in layouts.items():
             size = "test-16-experts" if name == "guide_122b" else "test"
             if size not in references:
                 model = write_tiny_model(Path(folder) / size, size)
                 sequences = make_sequences(model)
-                references[size] = (model, sequences, run(LAYOUTS["single"], model, sequences)[0])
+                references[size] = (model, sequences, measure(LAYOUTS["single"], model, sequences))
             model, sequences, single = references[size]
-            measured, seconds = run(layout, model, sequences)
+            began = time.monotonic()
+            measured = measure(layout, model, sequences, timeout_s=3000)
+            seconds = time.monotonic() - began
             errors = {
-                "logprob": float(np.abs(measured["logprobs"] - single["logprobs"]).max()),
-                "loss": float(np.abs(measured["losses"] / single["losses"] - 1).max()),
-                "grad_norm": float(np.abs(measured["grad_norms"] / single["grad_norms"] - 1).max()),
+                "logprob": float(max(np.abs(ours - theirs).max() for ours, theirs in zip(measured.logprobs, single.logprobs))),
+                "loss": float(np.abs(measured.losses / single.losses - 1).max()),
+                "grad_norm": float(np.abs(measured.grad_norms / single.grad_norms - 1).max()),
             }
             rows.append({"layout": name, "ranks": layout[0], **errors, "seconds": round(seconds, 1)})
             table.add_row(name, str(layout[0]), *(f"{error:.1e}" for error in errors.values()), f"{seconds:.0f}")

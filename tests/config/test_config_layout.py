@@ -33,7 +33,7 @@ ILLEGAL = {
     "heads": (MOE_35B | {"num_key_value_heads": 3, "num_attention_heads": 6}, {"tp": 2}, "num_key_value_heads = 3", {"tp": 1}),
     "layers": (MOE_35B, {"pp": 3}, "num_hidden_layers = 40", {"pp": 2}),
     "interleaved layers": (MOE_35B, {"pp": 4, "vpp": 3}, "num_hidden_layers = 40", {"vpp": 0}),
-    "interleaved stages": (MOE_35B, {"pp": 6, "vpp": 4}, "parallel.pp * parallel.vpp = 24", {"pp": 5}),
+    "interleaved stages": (MOE_35B, {"pp": 4, "vpp": 4}, "parallel.pp * parallel.vpp = 16", {"vpp": 0}),
     "experts": (MOE_35B, {"ep": 12}, "num_experts = 256", {"ep": 8}),
     "expert width": (MOE_35B, {"etp": 3}, "moe_intermediate_size = 512", {"etp": 2}),
     "experts of a dense model": (DENSE, {"ep": 2}, "dense model", {"ep": 1}),

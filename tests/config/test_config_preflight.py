@@ -142,6 +142,10 @@ def test_shared_memory_needed_is_the_object_store_and_a_bucket() -> None:
     assert shared_memory_needed(config_of(sizes[0], "device=cpu")) == (256 << 20) + bucket
     assert shared_memory_needed(config_of(sizes[0], "device=npu")) == bucket
     assert shared_memory_needed(config_of(*sizes, "cluster.address=head:1")) == bucket
+    ranks = ["trainer.devices_per_node=4", "parallel.pp=2", "cluster.address=head:1"]
+    assert shared_memory_needed(config_of(*sizes, *ranks)) == 2 * bucket  # each stage publishes its own
+    assert shared_memory_needed(config_of(*sizes, *ranks, "parallel.ep=2")) == 4 * bucket
+    assert shared_memory_needed(config_of(*sizes, *ranks, "parallel.ep=2", "trainer.nnodes=2", "trainer.devices_per_node=2")) == 2 * bucket
 
 
 def past_run(folder: Path, *overrides: str) -> Path:
@@ -196,14 +200,33 @@ def test_a_run_without_rows_or_model_is_refused(tmp_path: Path) -> None:
 
 
 def test_every_list_of_files_is_looked_at_once(tmp_path: Path) -> None:
-    seen: list[list[str]] = []
+    seen: list[tuple[list[str], bool]] = []
     config = config_of(f"run_dir={tmp_path}/r", "data.train_files=[a, b]", "data.val_files=c", "warm_start.val_files=c")
-    preflight(config, "train", seen.append)
-    assert seen == [["a", "b"], ["c"]]
+    preflight(config, "train", lambda *call: seen.append(call))
+    assert seen == [(["a", "b"], True), (["c"], True)]  # the demo has a warm start, which learns the rows' responses
+    seen.clear()
+    config = config_of(f"run_dir={tmp_path}/r", "data.train_files=a", "data.val_files=b", "warm_start.val_files=c")
+    preflight(config, "train", lambda *call: seen.append(call))
+    assert seen == [(["a"], True), (["b"], False), (["c"], True)]
+    for task, overrides in (("eval", []), ("train", ["warm_start.max_steps=0"])):
+        seen.clear()
+        preflight(
+            config_of(f"run_dir={tmp_path}/r", "data.train_files=a", "data.val_files=b", *overrides), task, lambda *call: seen.append(call)
+        )
+        assert seen == [(["a"], False), (["b"], False)]
+
+
+def test_a_cache_that_cannot_be_written_is_told_before_anything_starts(tmp_path: Path, monkeypatch) -> None:
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
+    with pytest.raises(UserError, match="cannot write the cache"):
+        preflight(config_of(f"run_dir={tmp_path}/r"), "train", lambda *call: None)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    preflight(config_of(f"run_dir={tmp_path}/r"), "train", lambda *call: None)
 
 
 def test_resume_is_refused_instead_of_starting_from_the_first_step(tmp_path: Path) -> None:
     for resume in ("auto", str(tmp_path)):
         with pytest.raises(UserError, match="cannot go on from a checkpoint"):
-            preflight(config_of(f"run_dir={tmp_path}/r", f"resume={resume}"), "train", lambda files: None)
-    preflight(config_of(f"run_dir={tmp_path}/r", "resume=never"), "train", lambda files: None)
+            preflight(config_of(f"run_dir={tmp_path}/r", f"resume={resume}"), "train", lambda *call: None)
+    preflight(config_of(f"run_dir={tmp_path}/r", "resume=never"), "train", lambda *call: None)

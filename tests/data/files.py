@@ -9,19 +9,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from PIL import Image
 
-from tandem.data.columns import IMAGES, MESSAGES, REWARD_MODEL
+from tandem.data.demo.write import SCHEMA as DEMO_SCHEMA
 from tandem.data.types import Row
 
-SCHEMA = pa.schema(
-    [
-        ("data_source", pa.string()),
-        ("prompt", MESSAGES),
-        ("images", IMAGES),
-        ("ability", pa.string()),
-        ("reward_model", REWARD_MODEL),
-        ("extra_info", pa.struct([("index", pa.int64()), ("response", pa.string())])),
-    ]
-)
+EXTRA_INFO = pa.field("extra_info", pa.struct([("index", pa.int64()), ("response", pa.string())]))
+SCHEMA = DEMO_SCHEMA.set(DEMO_SCHEMA.get_field_index("extra_info"), EXTRA_INFO)
 
 
 def picture(width: int = 48, height: int = 32, mode: str = "RGB", seed: int = 0) -> Image.Image:

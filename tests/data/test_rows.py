@@ -208,3 +208,15 @@ def test_text_that_is_not_utf8_is_refused(tmp_path):
     pq.write_table(table.set_column(0, "data_source", broken), tmp_path / "a.parquet")
     error = refusal(str(tmp_path / "a.parquet"))
     assert "is damaged" in error.what and "utf-8" in error.why
+
+
+def test_rows_without_a_reference_response_are_refused_before_a_supervised_run(tmp_path):
+    good, without = record(), record()
+    without["extra_info"] = {"index": 1, "response": None}
+    path = write(tmp_path / "a.parquet", [good, without])
+    assert check_files([path]) == 2 and check_files([write(tmp_path / "b.parquet", [good])], supervised=True) == 1
+    with pytest.raises(UserError, match=r"row a\.parquet:1 has no reference response"):
+        check_files([path], supervised=True)
+    del good["extra_info"]
+    with pytest.raises(UserError, match="add column extra_info"):
+        check_files([write(tmp_path / "c.parquet", [good], schema=None)], supervised=True)

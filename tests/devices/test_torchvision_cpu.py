@@ -13,7 +13,7 @@ from tandem.devices import torchvision_cpu
 from tandem.errors import UserError
 
 # A torchvision whose compiled operators did not load: it registers the shape of an operator that torch does not know.
-CUDA_BUILD = "import torch\ntorch.library.register_fake('torchvision::nms')(lambda boxes, scores, threshold: boxes)\n"
+CUDA_BUILD = "from torch import library as operators\noperators.register_fake('torchvision::nms')(lambda boxes, scores, threshold: boxes)\n"
 
 
 @pytest.fixture(scope="module")

@@ -1,4 +1,14 @@
-"""Layouts that tests and benchmarks run: ranks and parallel sizes."""
+"""Layouts that tests and benchmarks run, and what is measured of each."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from tandem.config.schema import ParallelConfig
+from tandem.engine.fork_ranks import fork_ranks
+
+NUM_STEPS, LR = 4, 2e-3
 
 LAYOUTS: dict[str, tuple[int, dict[str, int]]] = {
     "single": (1, {}),
@@ -17,3 +27,24 @@ LAYOUTS: dict[str, tuple[int, dict[str, int]]] = {
     "guide_35b": (16, {"tp": 2, "pp": 2, "ep": 8}),
 }
 GUIDE_122B = (64, {"tp": 2, "pp": 4, "ep": 16})
+
+
+@dataclass(frozen=True)
+class Measured:
+    logprobs: list[np.ndarray]  # of each sequence, before the first step
+    losses: np.ndarray  # [NUM_STEPS]
+    grad_norms: np.ndarray  # [NUM_STEPS, ranks], before clipping
+
+
+def measure(layout: tuple[int, dict[str, int]], model: Path, sequences: list, *, timeout_s: float = 300, **sections) -> Measured:
+    """Supervised steps of `model` under a layout and with other settings of `sections`, put together from all ranks."""
+    world_size, sizes = layout
+    call = {"model_path": str(model), "sequences": sequences, "num_steps": NUM_STEPS, "lr": LR, **sections}
+    shares = fork_ranks("tests.engine.ranks:score_and_train", ParallelConfig(**sizes), world_size, timeout_s=timeout_s, **call)
+    scored = {index: logprobs for share in shares for index, (logprobs, _) in share["before"].items()}
+    assert sorted(scored) == list(range(len(sequences))), "a sequence was left out or scored twice"
+    return Measured(
+        [scored[index] for index in range(len(sequences))],
+        np.array([sum(share["steps"][step].get("loss/policy", 0.0) for share in shares) for step in range(NUM_STEPS)]),
+        np.array([[share["steps"][step]["grad_norm"] for share in shares] for step in range(NUM_STEPS)]),
+    )

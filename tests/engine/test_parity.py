@@ -6,10 +6,8 @@ import torch
 
 from tandem.config.schema import ParallelConfig
 from tandem.engine.fork_ranks import fork_ranks
-from tests.engine.layouts import LAYOUTS
+from tests.engine.layouts import LAYOUTS, LR, NUM_STEPS, measure
 from tests.examples import make_sequences, write_tiny_model
-
-NUM_STEPS, LR = 4, 2e-3
 
 FORMS = {  # layout, settings
     "padded": ("dp2", {"batch": {"packing": False, "max_tokens_per_device": 400}}),
@@ -58,27 +56,12 @@ def reference(tiny_model, sequences):
 
 
 def assert_equal_to_transformers(layout, model, sequences, reference, **sections):
-    world_size, sizes = layout
     before, losses, norms = reference
-    shares = fork_ranks(
-        "tests.engine.ranks:score_and_train",
-        ParallelConfig(**sizes),
-        world_size,
-        timeout_s=300,
-        model_path=str(model),
-        sequences=sequences,
-        num_steps=NUM_STEPS,
-        lr=LR,
-        **sections,
-    )
-    scored = {index: logprobs for share in shares for index, (logprobs, _) in share["before"].items()}
-    assert sorted(scored) == list(range(len(sequences)))
-    assert max(np.abs(scored[i] - before[i]).max() for i in scored) <= 1e-4
-    for step in range(NUM_STEPS):
-        loss = sum(share["steps"][step].get("loss/policy", 0.0) for share in shares)
-        assert loss == pytest.approx(losses[step], rel=1e-5)
-        for share in shares:
-            assert share["steps"][step]["grad_norm"] == pytest.approx(norms[step], rel=1e-3)
+    measured = measure(layout, model, sequences, **sections)
+    assert max(np.abs(ours - theirs).max() for ours, theirs in zip(measured.logprobs, before)) <= 1e-4
+    assert measured.losses == pytest.approx(np.array(losses), rel=1e-5)
+    for rank_norms in measured.grad_norms.T:
+        assert rank_norms == pytest.approx(np.array(norms), rel=1e-3)
 
 
 DENSE_LAYOUTS = {"single": (1, {}), "tp2_without_sp": (2, {"tp": 2, "sp": False}), "tp2_pp2": (4, {"tp": 2, "pp": 2})}

@@ -35,5 +35,5 @@ def test_two_workers_generate_update_refuse_and_end_with_their_engine(models, ba
 
     os.kill(engine.process.pid, signal.SIGKILL)  # as the machine's memory killer would
     engine.process.join(10)
-    _, alive = psutil.wait_procs(processes[1:], timeout=90)
+    _, alive = psutil.wait_procs(processes[1:], timeout=20)
     assert [process for process in alive if process.status() != psutil.STATUS_ZOMBIE] == [], "a worker outlived its engine"

@@ -65,10 +65,10 @@ def test_ctrl_c_leaves_nothing_behind(moment, tmp_path):
     steps = ["warm_start.max_steps=0"] if "step" in moment else []
     process = start(tmp_path / "run", mark, *steps)
     try:
-        wait_for_line(process, MOMENTS[moment], 300)
+        wait_for_line(process, MOMENTS[moment], 120)
         time.sleep(1)  # into what was announced
         os.killpg(process.pid, signal.SIGINT)  # as a terminal does: to every process of the group
-        output, _ = process.communicate(timeout=150)
+        output, _ = process.communicate(timeout=60)
         assert process.returncode == 3, output
         assert "Traceback" not in output
     finally:

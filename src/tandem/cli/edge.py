@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
 
+from tandem.config.folders import cache_dir
 from tandem.errors import RunError, UserError
 
 STOPPED = 3
@@ -59,9 +60,7 @@ def _say(message: str) -> None:
 
 def _write_traceback() -> Path:
     """Write the exception being handled to the run's logs/error.log; before there is a run, to a file in the user's cache."""
-    folder = (
-        _run_dir / "logs" if _run_dir and _run_dir.is_dir() else Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "tandem"
-    )
+    folder = _run_dir / "logs" if _run_dir and _run_dir.is_dir() else cache_dir()
     try:
         folder.mkdir(parents=True, exist_ok=True)
         path = folder / "error.log"

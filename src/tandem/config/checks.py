@@ -170,13 +170,17 @@ def betas_are_decay_rates(config: Config) -> None:
 
 
 def vllm_takes_the_temperatures(config: Config) -> None:
+    check_temperature("rollout.temperature", config.rollout.temperature, greedy=False)
+    check_temperature("rollout.val_temperature", config.rollout.val_temperature, greedy=True)
+
+
+def check_temperature(key: str, value: float, *, greedy: bool) -> None:
+    """Raises UserError for a temperature that vLLM would change; `greedy`: 0 is fine."""
     low, high = VLLM_TEMPERATURES
-    for key, value in (("rollout.temperature", config.rollout.temperature), ("rollout.val_temperature", config.rollout.val_temperature)):
-        greedy = value == 0 and key == "rollout.val_temperature"
-        if not greedy and not low <= value <= high:
-            raise UserError(
-                f"{key} = {value}", f"vLLM samples at temperatures from {low} to {high}", f"set {key}={min(max(value, low), high):g}"
-            )
+    if not low <= value <= high and not (greedy and value == 0):
+        raise UserError(
+            f"{key} = {value}", f"vLLM samples at temperatures from {low} to {high}", f"set {key}={min(max(value, low), high):g}"
+        )
 
 
 def log_probs_are_comparable(config: Config) -> None:

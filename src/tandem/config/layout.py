@@ -26,12 +26,10 @@ def check_layout(text: dict[str, Any], parallel: ParallelConfig) -> None:
         _divides(text, name, "parallel.tp", tp)
         if (text.get(name) or 0) % (tp * cp):
             _refuse(name, text[name], "parallel.tp * parallel.cp", tp * cp, f"parallel.cp={_divisor_below(text[name] // tp, cp)}")
-    stages = parallel.pp * (parallel.vpp or 1)
-    layers = text.get("num_hidden_layers") or stages
+    _divides(text, "num_hidden_layers", "parallel.pp", parallel.pp)
+    stages, layers = parallel.pp * (parallel.vpp or 1), text.get("num_hidden_layers") or 0
     if layers % stages:
-        keys = "parallel.pp * parallel.vpp" if parallel.vpp else "parallel.pp"
-        fix = f"parallel.pp={_divisor_below(layers // (parallel.vpp or 1), parallel.pp) if layers % (parallel.vpp or 1) == 0 else 1}"
-        _refuse("num_hidden_layers", layers, keys, stages, fix if parallel.vpp == 0 or layers % parallel.vpp == 0 else "parallel.vpp=0")
+        _refuse("num_hidden_layers", layers, "parallel.pp * parallel.vpp", stages, "parallel.vpp=0")
     if not experts:
         if parallel.ep > 1:
             raise UserError(f"parallel.ep = {parallel.ep} for a dense model", "it has no experts to spread", "set parallel.ep=1")

@@ -4,10 +4,12 @@ import errno
 import os
 import shutil
 import socket
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Literal
 
+from tandem.config.folders import cache_dir
 from tandem.config.keys import SETTINGS
 from tandem.config.load import load
 from tandem.config.modelfolder import check_model
@@ -21,9 +23,14 @@ DEFAULT_CPU_OBJECT_STORE = 256 << 20
 MAY_CHANGE = ("run_dir", "resume", "trainer.total_steps", "trainer.total_epochs", "trainer.save_freq", "trainer.test_freq", "cluster.")
 
 
-def preflight(config: Config, task: Task, check_files: Callable[[list[str]], object]) -> None:
-    """Raises UserError for the first thing that is missing. `check_files` is tandem.data's look at the rows."""
+def preflight(config: Config, task: Task, check_files: Callable[[list[str], bool], object]) -> None:
+    """Raises UserError for the first thing that is missing.
+
+    Args:
+        check_files: tandem.data's look at the rows of some files, and whether each has the response that supervised steps learn.
+    """
     check_run_dir(config, task)
+    check_cache(config)
     check_sources(config, task)
     if config.model.path:
         check_model(config.model.path, config.parallel)
@@ -32,8 +39,23 @@ def preflight(config: Config, task: Task, check_files: Callable[[list[str]], obj
     check_address(config.cluster.address)
     check_shared_memory(shared_memory_needed(config))
     lists = (config.data.train_files, config.data.val_files, config.warm_start.val_files)
+    supervised = task != "eval" and config.warm_start.max_steps > 0
+    held_out = config.warm_start.val_files or ([] if config.prepare else config.data.val_files)  # a recipe makes its own
+    learned = [config.data.train_files, held_out] if supervised else []
     for files in dict.fromkeys(tuple(files) for files in lists if files):
-        check_files(list(files))
+        check_files(list(files), list(files) in learned)
+
+
+def check_cache(config: Config) -> None:
+    """What a recipe makes for itself is kept in the cache, which must be writable."""
+    if not config.prepare:
+        return
+    folder = cache_dir()
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        tempfile.TemporaryFile(dir=folder).close()
+    except OSError as error:
+        raise UserError(f"cannot write the cache {folder}", str(error), "set XDG_CACHE_HOME to a folder you can write") from error
 
 
 def check_sources(config: Config, task: Task) -> None:
@@ -101,11 +123,13 @@ def check_port(key: str, port: int, host: str) -> None:
 
 
 def shared_memory_needed(config: Config) -> int:
-    """Bytes: Ray's object store (where its size is known beforehand) and one bucket of weights."""
+    """Bytes on a node: Ray's object store (where its size is known beforehand) and a bucket of weights of each rank that publishes."""
     store = config.cluster.object_store_bytes
     if not store and config.device in ("cpu", "auto"):
         store = DEFAULT_CPU_OBJECT_STORE
-    return (0 if config.cluster.address else store) + config.sync.bucket_bytes
+    parallel = config.parallel
+    publishers = min(parallel.pp * parallel.ep, config.trainer.devices_per_node)  # one of each stage and expert shard
+    return (0 if config.cluster.address else store) + publishers * config.sync.bucket_bytes
 
 
 def check_shared_memory(needed: int, folder: Path = SHM) -> None:
@@ -118,7 +142,7 @@ def check_shared_memory(needed: int, folder: Path = SHM) -> None:
     if free < needed:
         raise UserError(
             f"too little shared memory: {folder} has {_gib(free)} free, the run needs {_gib(needed)}",
-            "Ray's object store (cluster.object_store_bytes) and one bucket of weights (sync.bucket_bytes) live there",
+            "Ray's object store (cluster.object_store_bytes) and the buckets of weights (sync.bucket_bytes) live there",
             f"give the container --shm-size={-(-needed * 5 // 4 >> 30)}g or more, or lower these two settings",
         )
 

@@ -37,9 +37,30 @@ def read_rows(paths: list[str]) -> list[Row]:
     return list(_iter_rows(paths))
 
 
-def check_files(paths: list[str]) -> int:
-    """Check as `read_rows` does, keep nothing, and return the number of rows: the preflight before anything heavy is started."""
-    return sum(1 for _ in _iter_rows(paths))
+def check_files(paths: list[str], supervised: bool = False) -> int:
+    """Check as `read_rows` does, keep nothing, and return the number of rows: the preflight before anything heavy is started.
+
+    Args:
+        supervised: check too that each row has a reference response.
+    """
+    num_rows = 0
+    for row in _iter_rows(paths):
+        num_rows += 1
+        if supervised:
+            reference_response(row)
+    return num_rows
+
+
+def reference_response(row: Row) -> str:
+    """What supervised steps learn: `extra_info.response`. Raises UserError when the row has none."""
+    response: str = row.extra_info.get("response") or ""
+    if not response:
+        raise UserError(
+            f"row {row.id} has no reference response",
+            "supervised training learns extra_info.response",
+            "add column extra_info with a response to the rows, or set warm_start.max_steps=0",
+        )
+    return response
 
 
 def _iter_rows(paths: list[str]) -> Iterator[Row]:

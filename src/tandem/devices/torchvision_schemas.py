@@ -22,9 +22,9 @@ _libraries = []  # the schemas live as long as the object that declared them
 def declare_schemas():
     if _libraries:
         return
-    import torch
+    from torch import library as operators
 
-    library = torch.library.Library("torchvision", "FRAGMENT")
+    library = operators.Library("torchvision", "FRAGMENT")
     for schema in SCHEMAS:
         library.define(schema)
     _libraries.append(library)

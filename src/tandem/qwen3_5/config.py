@@ -83,6 +83,6 @@ def transformer_config(hf_text_config, config: Config) -> TransformerConfig:
         gradient_accumulation_fusion=False,
         perform_initialization=True,  # overwritten by the checkpoint, only then are tensor-parallel weights marked for the gradient norm
         transformer_impl="local",
-        deterministic_mode=False,
+        deterministic_mode=config.trainer.deterministic,
         **optional,
     )

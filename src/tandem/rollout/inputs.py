@@ -12,7 +12,7 @@ from vllm.inputs import EngineInput, mm_input, tokens_input
 from vllm.multimodal.inputs import MultiModalFieldConfig, MultiModalKwargsItems, PlaceholderRange
 from vllm.sampling_params import RequestOutputKind
 
-from tandem.config.checks import VLLM_TEMPERATURES
+from tandem.config.checks import check_temperature
 from tandem.data.types import Prompt
 from tandem.errors import RunError, UserError
 from tandem.rollout.types import Request
@@ -86,13 +86,7 @@ def sampling_params(
         UserError: a temperature that vLLM would change, or a prompt that leaves no room for a response.
     """
     sampling, num_prompt_tokens = request.sampling, len(request.prompt.token_ids)
-    low, high = VLLM_TEMPERATURES
-    if sampling.temperature != 0 and not low <= sampling.temperature <= high:
-        raise UserError(
-            f"rollout.temperature is {sampling.temperature}",
-            f"vLLM samples at temperatures from {low} to {high}, or greedily at 0",
-            "choose a temperature in that range",
-        )
+    check_temperature("rollout.temperature", sampling.temperature, greedy=True)
     if num_prompt_tokens >= max_model_len:
         raise UserError(
             f"row {request.prompt.row.id}: the prompt has {num_prompt_tokens} tokens, prompt and response may have {max_model_len}",

@@ -1,9 +1,9 @@
 """Make the parts of a run, in the order that finds mistakes early: data, seats, training ranks, generators, graders."""
 
-import os
 from pathlib import Path
 from typing import Any
 
+from tandem.config.folders import cache_dir
 from tandem.config.schema import Config
 from tandem.errors import UserError
 from tandem.rewards.pool import RewardPool
@@ -67,8 +67,3 @@ def fetch_model(name: str) -> str:
             str(error).strip().splitlines()[0],
             "check the name and `hf auth login`, or download it elsewhere and set model.path to its folder",
         ) from error
-
-
-def cache_dir() -> Path:
-    """Where Tandem keeps what can be made again: $XDG_CACHE_HOME/tandem, usually ~/.cache/tandem."""
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "tandem"

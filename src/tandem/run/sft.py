@@ -4,8 +4,8 @@ import numpy as np
 
 from tandem.algorithms.aggregation import token_weights
 from tandem.data.loader import Loader
+from tandem.data.rows import reference_response
 from tandem.data.types import Prompt, Sequence
-from tandem.errors import UserError
 from tandem.run.run import Run
 
 
@@ -38,17 +38,7 @@ def warm_start(run: Run) -> None:
 
 def reference_sequences(run: Run, prompts: list[Prompt]) -> list[Sequence]:
     """Prompt and reference response (`extra_info.response`) of each row."""
-    sequences = []
-    for prompt in prompts:
-        response = prompt.row.extra_info.get("response")
-        if not response:
-            raise UserError(
-                f"row {prompt.row.id} has no reference response",
-                "supervised training learns extra_info.response",
-                "add it to the rows, or set warm_start.max_steps=0",
-            )
-        sequences.append(Sequence(prompt, run.builder.encode_response(response)))
-    return sequences
+    return [Sequence(prompt, run.builder.encode_response(reference_response(prompt.row))) for prompt in prompts]
 
 
 def with_weights(sequences: list[Sequence]) -> list[Sequence]:

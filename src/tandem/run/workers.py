@@ -60,6 +60,7 @@ class TrainRank:
         from tandem.engine.engine import Engine
 
         torch.set_num_threads(self.config.trainer.num_threads)
+        torch.use_deterministic_algorithms(self.config.trainer.deterministic)
         rendezvous = groups.Rendezvous(address, port, self.rank, world_size)
         groups.initialize(
             self.device, rendezvous, self.config.parallel, seed=self.config.trainer.seed, timeout_s=self.config.trainer.collective_timeout_s
