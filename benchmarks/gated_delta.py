@@ -65,7 +65,7 @@ def make_call(which: str, lengths: list[int], num_heads: int, backward: bool) ->
     """One call of one implementation, with its inputs made: packed, or padded to the longest sequence."""
     inputs = packed_inputs(lengths, num_heads)
     if which == "tandem":
-        layout = chunk_layout(torch.tensor([0, *lengths]).cumsum(0))
+        layout = chunk_layout(torch.tensor([0, *lengths]).cumsum(0), num_heads * 2 * HEAD_DIM)
         rule = lambda *inputs: gated_delta_rule(*inputs, layout)[0]  # noqa: E731
     else:
         inputs = [torch.nn.utils.rnn.pad_sequence(x.split(lengths), batch_first=True) for x in inputs]

@@ -11,6 +11,7 @@ from tandem.qwen3_5 import gated_delta
 from tandem.qwen3_5.causal_conv import causal_conv
 from tandem.qwen3_5.gated_delta import chunk_layout, gated_delta_rule
 
+WIDTH = 1024  # that of larger heads than these, for which a CPU's segments have 4 chunks
 KEY_HEADS, VALUE_HEADS, KEY_DIM, VALUE_DIM = 2, 4, 16, 24
 NAMES = ("q", "k", "v", "g", "beta", "initial_state")
 
@@ -30,7 +31,7 @@ def make_inputs(lengths: list[int], seed: int = 0) -> list[torch.Tensor]:
 
 
 def rule(lengths: list[int], q, k, v, g, beta, state=None) -> tuple[torch.Tensor, torch.Tensor]:
-    return gated_delta_rule(q, k, v, g, beta, chunk_layout(boundaries(lengths)), state)
+    return gated_delta_rule(q, k, v, g, beta, chunk_layout(boundaries(lengths), WIDTH), state)
 
 
 def recurrence(lengths: list[int], q, k, v, g, beta, state) -> tuple[torch.Tensor, torch.Tensor]:
@@ -63,10 +64,10 @@ def assert_equal_up_to(actual: dict, expected: dict, tolerance: float) -> None:
         assert error <= tolerance * max(1.0, float(right.abs().max())), f"{name} is off by {error:.2e}"
 
 
-@pytest.mark.parametrize("segment", ["CPU_SEGMENT", "ACCELERATOR_SEGMENT"])
+@pytest.mark.parametrize("segment", [(2, 4), (64, 128)], ids=str)
 @pytest.mark.parametrize("lengths", [[1], [63], [64], [65], [1, 63, 64, 65, 1], [70, 0, 5], [200, 3, 129, 64, 300]], ids=str)
 def test_outputs_states_and_gradients_are_those_of_the_recurrence(lengths, segment, monkeypatch):
-    monkeypatch.setattr(gated_delta, "CPU_SEGMENT", getattr(gated_delta, segment))
+    monkeypatch.setattr(gated_delta, "segment_size", lambda device, width: segment)
     inputs = make_inputs(lengths)
     assert_equal_up_to(with_gradients(rule, lengths, inputs), with_gradients(recurrence, lengths, inputs), 5e-6)
 
@@ -244,3 +245,10 @@ def test_the_convolution_is_torchs_on_each_sequence_alone():
 def test_a_pack_shorter_than_the_filter_is_convolved_too():
     x, weight = torch.tensor([[2.0]]), torch.tensor([[5.0, 5.0, 5.0, 0.5]])
     assert torch.equal(causal_conv(x, weight, torch.tensor([0])), F.silu(torch.tensor([[1.0]])))
+
+
+def test_a_segment_holds_more_chunks_of_small_heads_and_never_less_than_four():
+    assert gated_delta.segment_size("cpu", 4 * 2 * 128) == (2, 4)
+    assert gated_delta.segment_size("cpu", 4 * 2 * 32) == (8, 16)
+    assert gated_delta.segment_size("cpu", 64 * 2 * 128) == (2, 4)
+    assert gated_delta.segment_size("npu:0", 4 * 2 * 32) == (64, 128)

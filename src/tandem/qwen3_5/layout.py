@@ -72,8 +72,8 @@ def sequence_layout(
         hf_text_config: transformers' text config: rope parameters and head size.
         device: where the layers will run.
     """
-    rope = hf_text_config.rope_parameters
-    rotary_dim = int(hf_text_config.head_dim * rope.get("partial_rotary_factor", 1.0))
+    text, rope = hf_text_config, hf_text_config.rope_parameters
+    rotary_dim = int(text.head_dim * rope.get("partial_rotary_factor", 1.0))
     sections = rope.get("mrope_section", [11, 11, 10])
     boundaries = tuple(cu_seqlens)
     cu = torch.tensor(boundaries, dtype=torch.int32)
@@ -85,6 +85,7 @@ def sequence_layout(
         local_L, gathered_T = slices[cp_rank], torch.cat(slices)
         ungathered_T = torch.argsort(gathered_T)
     cos, sin = rope_angles(position_ids_3T if local_L is None else position_ids_3T[:, local_L], rotary_dim, rope["rope_theta"], sections)
+    delta_width = text.linear_num_value_heads * (text.linear_key_head_dim + text.linear_value_head_dim)
     to = lambda x: None if x is None else x.to(device)  # noqa: E731
     longest = int(lengths.max())
     return SequenceLayout(
@@ -97,7 +98,7 @@ def sequence_layout(
         cos=to(cos),
         sin=to(sin),
         position_T=to(position_T),
-        chunks=chunk_layout(cu, device),
+        chunks=chunk_layout(cu, delta_width, device),
         local_L=to(local_L),
         gathered_T=to(gathered_T),
         ungathered_T=to(ungathered_T),

@@ -63,7 +63,7 @@ def run_layer(layer, metadata, mixed_TD: Tensor, b_TH: Tensor, a_TH: Tensor, out
         y_TD, conv_SDW[of] = convolve_packed(layer, mixed_TD[here], torch.where(is_continued, conv_SDW[of], 0), cu_seqlens)
         q, k, v = split_heads(layer, y_TD)
         initial = torch.where(is_continued[..., None], state_SHKV[of], 0)
-        out, final = gated_delta_rule(q, k, v, g_TH[here], beta_TH[here], step_layout(metadata, cu_seqlens), initial)
+        out, final = gated_delta_rule(q, k, v, g_TH[here], beta_TH[here], step_layout(metadata, cu_seqlens, v), initial)
         out_THV[here], state_SHKV[of] = out.to(out_THV.dtype), final.to(state_SHKV.dtype)
 
 
@@ -124,9 +124,9 @@ def normalise(x: Tensor) -> Tensor:
     return x * torch.rsqrt((x * x).sum(-1, keepdim=True) + 1e-6)
 
 
-def step_layout(metadata, cu_seqlens: Tensor):
+def step_layout(metadata, cu_seqlens: Tensor, v_THV: Tensor):
     """The chunks of this step's prefills: made by the first layer, kept on the metadata that all layers of a step share."""
     layout = getattr(metadata, "tandem_layout", None)
     if layout is None:
-        layout = metadata.tandem_layout = chunk_layout(cu_seqlens)
+        layout = metadata.tandem_layout = chunk_layout(cu_seqlens, 2 * v_THV[0].numel())  # keys are as wide as values
     return layout
