@@ -1,69 +1,126 @@
-"""Log-probs and entropy from hidden states, vocabulary-parallel and chunked: no [tokens, vocabulary] tensor is kept.
+"""Log-probs and entropy from hidden states, vocabulary-parallel and chunked: no [tokens, vocabulary] tensor ever exists.
 
-The logits of one chunk live during that chunk's forward and are computed again in its backward.
+Forward and backward each work through the tokens a chunk at a time; between them only the hidden states and three numbers a token are kept.
+
+Shapes: L tokens, c tokens of a chunk, D hidden size, V rows of the vocabulary on this tensor-parallel rank.
 """
 
 import torch
-from megatron.core.tensor_parallel.mappings import reduce_from_tensor_model_parallel_region
 from torch import Tensor
-from torch.utils.checkpoint import checkpoint
+from torch.autograd.function import once_differentiable
+from torch.distributed import ProcessGroup, ReduceOp, all_reduce
+
+CHUNK_BYTES = 128 << 20  # of one chunk's fp32 logits; two such tensors live at a time
+LOWEST = -1e30  # in place of -inf, which times a probability of 0 would not be 0
+
+
+def chunk_size(vocab_size: int) -> int:
+    """Tokens of a chunk. Args: vocab_size: V."""
+    return max(1, CHUNK_BYTES // (4 * vocab_size))
 
 
 def token_scores(
-    hidden_LH: Tensor,
-    weight_VH: Tensor,
+    hidden_LD: Tensor,
+    weight_VD: Tensor,
     target_L: Tensor,
     *,
-    tp_group: torch.distributed.ProcessGroup,
+    tp_group: ProcessGroup,
     temperature: float = 1.0,
     banned: Tensor | None = None,
     entropy_grad: bool = False,
-    chunk: int = 1024,
+    chunk: int = 0,
 ) -> Tensor:
-    """Log-prob of each target and entropy of each distribution.
+    """Log-prob of each target and entropy of each distribution. Differentiable once, in hidden states and weight.
 
     Args:
-        hidden_LH: final hidden states, the same on every tensor-parallel rank, their gradient summed over them by the caller's mapping.
-        weight_VH: this rank's rows of the output embedding.
+        hidden_LD: final hidden states, the same on every tensor-parallel rank. Their gradient is this rank's share: the caller's mapping
+            sums it over the ranks.
+        weight_VD: this rank's rows of the output embedding.
         target_L: target token ids in the whole vocabulary.
         temperature: logits are divided by it, here and nowhere else.
         banned: ids that the policy can never sample; their logits are -inf.
-        entropy_grad: keep the graph of the entropy.
+        entropy_grad: whether the entropy has a gradient too.
+        chunk: tokens worked on at a time; 0: as many as CHUNK_BYTES hold.
 
     Returns:
         [2, L] fp32: log-probs, entropies in nats.
     """
-    first = tp_group.rank() * weight_VH.size(0)
-    here = None
-    if banned is not None and banned.numel():
-        here = banned[(banned >= first) & (banned < first + weight_VH.size(0))] - first
-    pieces = []
-    for hidden, target in zip(hidden_LH.split(chunk), target_L.split(chunk)):
-        arguments = (hidden, weight_VH, target, first, temperature, here, entropy_grad, tp_group)
-        if torch.is_grad_enabled() and len(hidden_LH) > chunk:
-            pieces.append(checkpoint(_chunk_scores, *arguments, use_reentrant=False, preserve_rng_state=False))
+    return _TokenScores.apply(hidden_LD, weight_VD, target_L, _Head(weight_VD.size(0), tp_group, temperature, banned, chunk), entropy_grad)
+
+
+class _Head:
+    """What turns hidden states into logits beside the weight."""
+
+    def __init__(self, num_rows: int, group: ProcessGroup, temperature: float, banned: Tensor | None, chunk: int):
+        self.group, self.temperature, self.chunk = group, temperature, chunk or chunk_size(num_rows)
+        self.first, self.num_rows = group.rank() * num_rows, num_rows
+        self.banned = None
+        if banned is not None and banned.numel():
+            self.banned = banned[(banned >= self.first) & (banned < self.first + num_rows)] - self.first
+
+    def logits(self, hidden: Tensor, weight: Tensor) -> Tensor:
+        """[c, V] fp32"""
+        logits = (hidden @ weight.t()).float()
+        if self.temperature != 1.0:
+            logits /= self.temperature
+        return logits if self.banned is None else logits.index_fill_(1, self.banned, float("-inf"))
+
+    def chunks(self, num_tokens: int) -> list[slice]:
+        return [slice(start, start + self.chunk) for start in range(0, num_tokens, self.chunk)]
+
+    def score(self, hidden: Tensor, weight: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
+        """Log-probs and entropies [2, c], log of the sum of all exponentials [c, 1]."""
+        logits = self.logits(hidden, weight)
+        peak = logits.max(1, keepdim=True).values
+        all_reduce(peak, op=ReduceOp.MAX, group=self.group)
+        column, is_here = self._column(target)
+        picked = torch.where(is_here, logits.sub_(peak).gather(1, column), 0.0)
+        share = logits.clamp_(min=LOWEST).exp()
+        sums = torch.cat([picked, share.sum(1, keepdim=True), logits.mul_(share).sum(1, keepdim=True)], 1)
+        all_reduce(sums, group=self.group)
+        picked, total, expected = sums.split(1, 1)
+        log_total = total.log()
+        return torch.cat([picked - log_total, log_total - expected / total], 1).t(), peak + log_total
+
+    def backward(self, logprobs: Tensor, target: Tensor, entropy: Tensor, d_logprob: Tensor, d_entropy: Tensor | None) -> Tensor:
+        """Gradient of the undivided logits [c, V], made in place of `logprobs` [c, V]; all others are [c]."""
+        if d_entropy is None:
+            d_logits = logprobs.exp_().mul_(-d_logprob[:, None])
         else:
-            pieces.append(_chunk_scores(*arguments))
-    return torch.cat(pieces, dim=1)
+            factor = logprobs.clamp(min=LOWEST).add_(entropy[:, None]).mul_(-d_entropy[:, None]).sub_(d_logprob[:, None])
+            d_logits = logprobs.exp_().mul_(factor)
+        column, is_here = self._column(target)
+        d_logits.scatter_add_(1, column, torch.where(is_here, d_logprob[:, None], 0.0))
+        if self.banned is not None:
+            d_logits.index_fill_(1, self.banned, 0.0)
+        return d_logits.div_(self.temperature)
+
+    def _column(self, target: Tensor) -> tuple[Tensor, Tensor]:
+        """[c, 1] each target's column here, and whether it is here."""
+        at = (target - self.first)[:, None]
+        return at.clamp(0, self.num_rows - 1), (at >= 0) & (at < self.num_rows)
 
 
-def _chunk_scores(hidden, weight, target, first, temperature, banned, entropy_grad, tp_group) -> Tensor:
-    logits = (hidden @ weight.t()).float()
-    if temperature != 1.0:
-        logits = logits / temperature
-    if banned is not None:
-        logits = logits.index_fill(1, banned, float("-inf"))
-    with torch.no_grad():
-        peak = logits.max(dim=1).values
-        torch.distributed.all_reduce(peak, op=torch.distributed.ReduceOp.MAX, group=tp_group)
-    logits = logits - peak[:, None]
-    log_total = reduce_from_tensor_model_parallel_region(logits.exp().sum(1)).log()
-    local = target - first
-    mine = (local >= 0) & (local < weight.size(0))
-    picked = logits.gather(1, local.clamp(0, weight.size(0) - 1)[:, None])[:, 0]
-    picked = reduce_from_tensor_model_parallel_region(torch.where(mine, picked, 0.0))
-    with torch.set_grad_enabled(entropy_grad and torch.is_grad_enabled()):
-        probability = (logits - log_total[:, None]).exp()
-        expected = (probability * logits.masked_fill(probability == 0, 0.0)).sum(1)  # a banned logit is -inf with probability 0
-        entropy = log_total - reduce_from_tensor_model_parallel_region(expected)
-    return torch.stack([picked - log_total, entropy])
+class _TokenScores(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, hidden, weight, target, head, entropy_grad):
+        scores, log_total = hidden.new_empty(2, len(hidden), dtype=torch.float32), hidden.new_empty(len(hidden), 1, dtype=torch.float32)
+        for here in head.chunks(len(hidden)):
+            scores[:, here], log_total[here] = head.score(hidden[here], weight, target[here])
+        ctx.head, ctx.entropy_grad = head, entropy_grad
+        ctx.save_for_backward(hidden, weight, target, log_total, scores[1])
+        return scores
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx, d_scores):
+        (hidden, weight, target, log_total, entropy), head = ctx.saved_tensors, ctx.head
+        d_hidden, d_weight = torch.empty_like(hidden), torch.zeros_like(weight)
+        for here in head.chunks(len(hidden)):
+            d_entropy = d_scores[1, here] if ctx.entropy_grad else None
+            logprobs = head.logits(hidden[here], weight).sub_(log_total[here])
+            d_logits = head.backward(logprobs, target[here], entropy[here], d_scores[0, here], d_entropy).to(hidden.dtype)
+            d_hidden[here] = d_logits @ weight
+            d_weight.addmm_(d_logits.t(), hidden[here])
+            del logprobs, d_logits  # before the next chunk's
+        return d_hidden, d_weight, None, None, None

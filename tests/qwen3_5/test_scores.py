@@ -1,0 +1,46 @@
+"""Log-probs and entropies of the vocabulary-parallel, chunked head against log_softmax of the whole, and what memory they need."""
+
+import numpy as np
+import pytest
+import torch
+
+from tandem.config.schema import ParallelConfig
+from tandem.engine.fork_ranks import fork_ranks
+from tandem.qwen3_5.scores import CHUNK_BYTES, chunk_size
+from tests.qwen3_5.scores_ranks import BANNED, make_inputs
+
+
+def whole(temperature: float, entropy_grad: bool) -> dict[str, np.ndarray]:
+    """The definition, in float64, over all tokens and the whole vocabulary."""
+    hidden, weight, target, d_scores = make_inputs(torch.float64)
+    hidden.requires_grad_(), weight.requires_grad_()
+    logits = hidden @ weight.t() / temperature
+    allowed = [i for i in range(len(weight)) if i not in BANNED]
+    logprobs = logits[:, allowed].log_softmax(-1)
+    entropy = -(logprobs.exp() * logprobs).sum(-1)
+    column = torch.tensor([allowed.index(t) for t in target.tolist()])
+    scores = torch.stack([logprobs.gather(1, column[:, None])[:, 0], entropy if entropy_grad else entropy.detach()])
+    d_hidden, d_weight = torch.autograd.grad(scores, (hidden, weight), d_scores.double())
+    return {"scores": scores.detach().numpy(), "d_hidden": d_hidden.numpy(), "d_weight": d_weight.numpy()}
+
+
+@pytest.mark.parametrize("tp", [1, 2])
+@pytest.mark.parametrize(("chunk", "temperature", "entropy_grad"), [(1, 1.0, False), (4, 0.7, True), (0, 0.7, False), (11, 1.3, True)])
+def test_scores_and_gradients_are_those_of_a_whole_log_softmax(tp, chunk, temperature, entropy_grad):
+    settings = {"chunk": chunk, "temperature": temperature, "entropy_grad": entropy_grad}
+    shares = fork_ranks("tests.qwen3_5.scores_ranks:scores_and_gradients", ParallelConfig(tp=tp), tp, **settings)
+    expected = whole(temperature, entropy_grad)
+    for share in shares:
+        np.testing.assert_allclose(share["scores"], expected["scores"], rtol=0, atol=5e-6)
+    np.testing.assert_allclose(sum(share["d_hidden"] for share in shares), expected["d_hidden"], rtol=0, atol=2e-5)
+    np.testing.assert_allclose(np.concatenate([share["d_weight"] for share in shares]), expected["d_weight"], rtol=0, atol=2e-5)
+
+
+def test_no_tensor_of_tokens_times_vocabulary_exists_and_the_largest_grows_with_the_chunk():
+    call = "tests.qwen3_5.scores_ranks:largest_tensor"
+    assert [fork_ranks(call, ParallelConfig(), 1, chunk=chunk) for chunk in (2, 8, 16)] == [[2 * 4096], [8 * 4096], [16 * 4096]]
+
+
+def test_the_default_chunk_is_a_bound_in_bytes():
+    assert chunk_size(248_320) * 248_320 * 4 <= CHUNK_BYTES < (chunk_size(248_320) + 1) * 248_320 * 4
+    assert chunk_size(10**12) == 1
