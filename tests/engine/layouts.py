@@ -36,11 +36,19 @@ class Measured:
     grad_norms: np.ndarray  # [NUM_STEPS, ranks], before clipping
 
 
-def measure(layout: tuple[int, dict[str, int]], model: Path, sequences: list, *, timeout_s: float = 300, **sections) -> Measured:
+def measure(
+    layout: tuple[int, dict[str, int]],
+    model: Path,
+    sequences: list,
+    *,
+    timeout_s: float = 300,
+    function: str = "tests.engine.ranks:score_and_train",
+    **sections,
+) -> Measured:
     """Supervised steps of `model` under a layout and with other settings of `sections`, put together from all ranks."""
     world_size, sizes = layout
     call = {"model_path": str(model), "sequences": sequences, "num_steps": NUM_STEPS, "lr": LR, **sections}
-    shares = fork_ranks("tests.engine.ranks:score_and_train", ParallelConfig(**sizes), world_size, timeout_s=timeout_s, **call)
+    shares = fork_ranks(function, ParallelConfig(**sizes), world_size, timeout_s=timeout_s, **call)
     scored = {index: logprobs for share in shares for index, (logprobs, _) in share["before"].items()}
     assert sorted(scored) == list(range(len(sequences))), "a sequence was left out or scored twice"
     return Measured(

@@ -32,9 +32,9 @@ def score(model_path: str, parallel: ParallelConfig, sequences: list[Sequence], 
     return make_engine(model_path, parallel, **sections).scores(sequences, temperature=1.0, masked=False)
 
 
-def export_tensors(model_path: str, parallel: ParallelConfig) -> dict[str, np.ndarray]:
+def export_tensors(model_path: str, parallel: ParallelConfig, **sections) -> dict[str, np.ndarray]:
     """The Hugging Face tensors that this rank publishes."""
-    return {name: tensor.numpy().copy() for name, tensor in make_engine(model_path, parallel).tensors()}
+    return {name: tensor.numpy().copy() for name, tensor in make_engine(model_path, parallel, **sections).tensors()}
 
 
 def gradients(model_path: str, parallel: ParallelConfig, sequences: list[Sequence], **sections) -> dict[str, np.ndarray]:
@@ -94,3 +94,21 @@ def save_on_a_full_disk(model_path: str, parallel: ParallelConfig, folder: str) 
         resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
         return str(error)
     return "saved"
+
+
+def count_forwards(model_path: str, parallel: ParallelConfig, sequences: list[Sequence], recompute: str) -> dict[str, int]:
+    """Forward passes in one update of a single micro-batch: of whole layers, experts and core attention."""
+    engine = make_engine(model_path, parallel, trainer={"recompute": recompute})
+    engine.start_optimizer(lr=1e-3, weight_decay=0.0)
+    counts = {"layers": 0, "experts": 0, "attention": 0}
+
+    def count(kind: str, module) -> None:
+        module.register_forward_pre_hook(lambda *_: counts.update({kind: counts[kind] + 1}))
+
+    for layer in engine.chunks[0].decoder.layers:
+        count("layers", layer)
+        count("experts", layer.mlp)
+        if hasattr(layer.self_attention, "core_attention"):
+            count("attention", layer.self_attention.core_attention)
+    engine.update(sequences[:1], supervised=True, lr=1e-3)
+    return counts

@@ -13,7 +13,8 @@ FORMS = {  # layout, settings
     "padded": ("dp2", {"batch": {"packing": False, "max_tokens_per_device": 400}}),
     "padded_cp2": ("cp2", {"batch": {"packing": False, "max_tokens_per_device": 400}}),
     "one_by_one": ("single", {"batch": {"micro_batch_size": 1}}),
-    "recompute": ("tp2_pp2_ep2", {"trainer": {"recompute": True}}),
+    "recompute_full": ("tp2_pp2_ep2", {"trainer": {"recompute": "full"}}),
+    "recompute_selective": ("tp2_cp2_ep2", {"trainer": {"recompute": "selective"}}),
 }
 
 pytestmark = pytest.mark.parallel
@@ -76,6 +77,15 @@ def test_log_probs_losses_and_gradient_norms_are_those_of_transformers(layout, t
 def test_how_a_batch_is_cut_or_recomputed_does_not_change_it(form, tiny_model, sequences, reference):
     layout, sections = FORMS[form]
     assert_equal_to_transformers(LAYOUTS[layout], tiny_model, sequences, reference, **sections)
+
+
+@pytest.mark.parametrize(
+    ("recompute", "layers", "experts", "attention"), [("none", 4, 4, 1), ("selective", 4, 8, 2), ("full", 8, 8, 2)], ids=str
+)
+def test_what_is_recomputed_runs_twice_and_nothing_else(recompute, layers, experts, attention, tiny_model, sequences):
+    call = {"model_path": str(tiny_model), "sequences": sequences, "recompute": recompute}
+    [counts] = fork_ranks("tests.engine.ranks:count_forwards", ParallelConfig(), 1, **call)
+    assert counts == {"layers": layers, "experts": experts, "attention": attention}
 
 
 @pytest.fixture(scope="module")

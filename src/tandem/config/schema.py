@@ -15,6 +15,9 @@ class Section(BaseModel):
 class ModelConfig(Section):
     path: str = Field("", description="Hugging Face folder or hub name of the start model; empty in a recipe that makes its own")
     dtype: Literal["float32", "bfloat16"] = Field("bfloat16", description="dtype of weights and activations, in trainer and generator")
+    layers: Literal["auto", "portable", "fused"] = Field(
+        "auto", description="auto: the device's own fused modules where installed; portable: plain PyTorch; fused: insist on them"
+    )
     freeze_vision: bool = Field(False, description="keep the vision tower's weights as they are")
 
 
@@ -55,7 +58,9 @@ class TrainerConfig(Section):
     deterministic: bool = Field(False, description="same seed, same machine, same numbers")
     num_threads: int = Field(1, ge=1, description="CPU threads of a training rank (OMP_NUM_THREADS)")
     offload: bool = Field(False, description="keep parameters, gradients and optimizer in host memory while generating")
-    recompute: bool = Field(False, description="full activation recompute, layer by layer")
+    recompute: Literal["none", "selective", "full"] = Field(
+        "none", description="activations computed again in the backward pass: none, those of attention and experts, whole layers"
+    )
     timeout_s: float = Field(3600, gt=0, description="longest wait for the training ranks in one call: start, scores, update, save")
     collective_timeout_s: float = Field(1800, gt=0, description="longest wait inside one collective of the training ranks")
     stop_grace_s: float = Field(60, ge=0, description="after Ctrl-C or SIGTERM: time to finish the step and save")

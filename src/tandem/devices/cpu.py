@@ -5,6 +5,7 @@ COLLECTIVE_BACKEND = "gloo"
 RAY_RESOURCE = "CPU"
 VISIBLE_DEVICES_VARIABLE = ""
 PEAK_FLOPS: float | None = None  # unknown, so no MFU is reported
+FUSED_LAYERS = FUSED_DELTA_RULE = ""  # no package has them
 
 
 def missing() -> str:

@@ -5,6 +5,7 @@ COLLECTIVE_BACKEND = "nccl"
 RAY_RESOURCE = "GPU"
 VISIBLE_DEVICES_VARIABLE = "CUDA_VISIBLE_DEVICES"
 PEAK_FLOPS: float | None = None  # depends on the model of the card
+FUSED_LAYERS, FUSED_DELTA_RULE = "transformer_engine", "fla"
 
 
 def missing() -> str:

@@ -7,6 +7,8 @@ COLLECTIVE_BACKEND = "hccl"
 RAY_RESOURCE = "NPU"
 VISIBLE_DEVICES_VARIABLE = "ASCEND_RT_VISIBLE_DEVICES"
 PEAK_FLOPS: float | None = None  # depends on the model of the card
+# MindSpeed puts its modules in the place of Transformer Engine's; FLA has kernels for triton-ascend.
+FUSED_LAYERS, FUSED_DELTA_RULE = "mindspeed", "fla"
 
 
 def missing() -> str:

@@ -12,11 +12,13 @@ from transformers import AutoConfig
 
 from tandem.config.schema import Config
 from tandem.data.types import Sequence
+from tandem.devices.parts import choose_parts
 from tandem.engine import groups, objective, optimizer, schedule
 from tandem.qwen3_5 import weights
+from tandem.qwen3_5.build import build_chunks
 from tandem.qwen3_5.checkpoint import HuggingFaceFolder
 from tandem.qwen3_5.config import DTYPES, transformer_config
-from tandem.qwen3_5.model import Qwen3_5Model, build_chunks
+from tandem.qwen3_5.model import Qwen3_5Model
 
 log = logging.getLogger(__name__)
 
@@ -30,8 +32,9 @@ class Engine:
     def __init__(self, config: Config, model_path: str, device, banned_token_ids: list[int]):
         self.config, self.device, self.banned = config, device, banned_token_ids
         self.hf_config = AutoConfig.from_pretrained(model_path)
-        self.model_config = transformer_config(self.hf_config.text_config, config)
-        self.chunks = build_chunks(self.model_config, self.hf_config, freeze_vision=config.model.freeze_vision)
+        parts = choose_parts(device, config.model.layers)
+        self.model_config = transformer_config(self.hf_config.text_config, config, parts)
+        self.chunks = build_chunks(self.model_config, self.hf_config, parts, freeze_vision=config.model.freeze_vision)
         source = HuggingFaceFolder(model_path)
         for chunk in self.chunks:
             weights.load(chunk, source)

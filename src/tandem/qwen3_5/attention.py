@@ -1,9 +1,13 @@
 """Qwen3.5's full attention: grouped heads, normed queries and keys, 3-axis rope, output gate. Parameters and projections are Megatron's."""
 
+from functools import partial
+
 import torch
 import torch.nn.functional as F
+from megatron.core import tensor_parallel
 from megatron.core.tensor_parallel.mappings import gather_from_sequence_parallel_region
 from megatron.core.transformer.attention import SelfAttention
+from megatron.core.transformer.enums import AttnMaskType
 from megatron.core.transformer.module import MegatronModule
 from torch import Tensor
 
@@ -21,9 +25,14 @@ class GatedSelfAttention(SelfAttention):
             x.squeeze(1) for x in self.get_query_key_value_tensors(hidden_states, output_gate=True)
         )  # [L, heads, dim]
         query, key = (apply_rope(x, layout.cos, layout.sin) for x in (query, key))
-        out = self.core_attention(query, key, value, layout)
-        out = out * torch.sigmoid(gate.float()).to(out.dtype)
-        return self.linear_proj(out.reshape(out.size(0), 1, -1))
+        attend = partial(self.core_attention, attn_mask_type=AttnMaskType.causal, packed_seq_params=layout)
+        if self.checkpoint_core_attention and self.training:
+            out = tensor_parallel.checkpoint(attend, False, query, key, value, None)
+        else:
+            out = attend(query, key, value, None)
+        out = out.reshape(out.size(0), 1, -1)  # fused attention gives its heads flattened
+        out = out * torch.sigmoid(gate.reshape(out.shape).float()).to(out.dtype)
+        return self.linear_proj(out)
 
 
 class PortableCoreAttention(MegatronModule):
@@ -44,8 +53,18 @@ class PortableCoreAttention(MegatronModule):
         self.cp_group = pg_collection.cp
         self.scale = softmax_scale
 
-    def forward(self, query: Tensor, key: Tensor, value: Tensor, layout: SequenceLayout) -> Tensor:
+    def forward(
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        attention_mask: None,
+        *,
+        attn_mask_type: AttnMaskType,
+        packed_seq_params: SequenceLayout,
+    ) -> Tensor:
         """query [L, heads, dim], key and value [L, groups, dim] -> [L, heads, dim]."""
+        layout = packed_seq_params
         cp_size = self.cp_group.size()
         if cp_size > 1:
             key, value = (gather_from_sequence_parallel_region(x, group=self.cp_group)[layout.ungathered_T] for x in (key, value))

@@ -8,6 +8,7 @@ from megatron.core.transformer.transformer_config import TransformerConfig
 
 from tandem.config.layout import check_layout
 from tandem.config.schema import Config
+from tandem.devices.parts import Parts
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 
@@ -16,7 +17,7 @@ def is_moe(hf_text_config) -> bool:
     return getattr(hf_text_config, "num_experts", 0) > 0
 
 
-def transformer_config(hf_text_config, config: Config) -> TransformerConfig:
+def transformer_config(hf_text_config, config: Config, parts: Parts) -> TransformerConfig:
     """Raises UserError for a layout this model cannot have."""
     hf, parallel = hf_text_config, config.parallel
     check_layout(hf.to_dict(), parallel)
@@ -29,12 +30,15 @@ def transformer_config(hf_text_config, config: Config) -> TransformerConfig:
             moe_ffn_hidden_size=hf.moe_intermediate_size,
             moe_shared_expert_intermediate_size=hf.shared_expert_intermediate_size,
             moe_shared_expert_gate=True,
+            moe_grouped_gemm=parts.fused_layers,
             moe_router_load_balancing_type="none",
             moe_router_dtype="fp32",
             moe_aux_loss_coeff=0.0,
         )
-    if config.trainer.recompute:
+    if config.trainer.recompute == "full":
         optional.update(recompute_granularity="full", recompute_method="uniform", recompute_num_layers=1)
+    elif config.trainer.recompute == "selective":
+        optional.update(recompute_granularity="selective", recompute_modules=["core_attn", "moe" if is_moe(hf) else "mlp"])
     sequence_parallel = parallel.tp > 1 if parallel.sp is None else parallel.sp
     return TransformerConfig(
         num_layers=hf.num_hidden_layers,
@@ -81,7 +85,7 @@ def transformer_config(hf_text_config, config: Config) -> TransformerConfig:
         bias_dropout_fusion=False,
         masked_softmax_fusion=False,
         gradient_accumulation_fusion=False,
-        perform_initialization=True,  # overwritten by the checkpoint, only then are tensor-parallel weights marked for the gradient norm
+        perform_initialization=False,  # the checkpoint fills every parameter
         transformer_impl="local",
         deterministic_mode=config.trainer.deterministic,
         **optional,

@@ -17,6 +17,10 @@ gated_delta_net.HAVE_FLA = True
 class PackedGatedDeltaNet(gated_delta_net.GatedDeltaNet):
     """Under context parallelism the ranks trade sequence slices for heads (all-to-all), run whole sequences, and trade back."""
 
+    def __init__(self, *args, fla: bool = False, **kwargs):
+        super().__init__(*args, **kwargs)
+        self.rule = fla_rule if fla else portable_rule
+
     def forward(self, hidden_states: Tensor, attention_mask: Tensor | None = None, packed_seq_params: SequenceLayout | None = None, **_):
         """hidden_states [L or L / tp, 1, hidden] -> (same shape, bias)."""
         assert packed_seq_params is not None, "Qwen3.5 runs on a SequenceLayout"
@@ -38,8 +42,22 @@ class PackedGatedDeltaNet(gated_delta_net.GatedDeltaNet):
         q, k = (x.unflatten(-1, (-1, self.key_head_dim)) for x in (q, k))
         v, z = (x.unflatten(-1, (-1, self.value_head_dim)) for x in (v, z))
         decay = -A_log.float().exp() * F.softplus(a.float() + dt_bias.float())
-        out, _ = gated_delta_rule(q, k, v, decay, b.float().sigmoid(), layout.chunks)
+        out = self.rule(q, k, v, decay, b.float().sigmoid(), layout)
         out = (self.out_norm(out).float() * F.silu(z.float())).to(mixed.dtype).flatten(1)[:, None]
         if cp_size > 1:
             out = _all_to_all_hp2cp(out[layout.gathered_T], cp_group)
         return self.out_proj(out.contiguous())
+
+
+def portable_rule(q_TGK: Tensor, k_TGK: Tensor, v_THV: Tensor, g_TH: Tensor, beta_TH: Tensor, layout: SequenceLayout) -> Tensor:
+    """[T, H, V] of packed sequences, as `gated_delta_rule`."""
+    return gated_delta_rule(q_TGK, k_TGK, v_THV, g_TH, beta_TH, layout.chunks)[0]
+
+
+def fla_rule(q_TGK: Tensor, k_TGK: Tensor, v_THV: Tensor, g_TH: Tensor, beta_TH: Tensor, layout: SequenceLayout) -> Tensor:
+    """The same by the kernel of flash-linear-attention (0.6 or later, which takes fewer key than value heads)."""
+    from fla.ops.gated_delta_rule import chunk_gated_delta_rule
+
+    inputs = (x[None] for x in (q_TGK, k_TGK, v_THV, g_TH, beta_TH))
+    out, _ = chunk_gated_delta_rule(*inputs, cu_seqlens=layout.cu_seqlens_q, use_qk_l2norm_in_kernel=True)
+    return out[0]

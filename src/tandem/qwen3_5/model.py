@@ -2,7 +2,6 @@
 
 from dataclasses import dataclass
 
-import torch
 from megatron.core import tensor_parallel
 from megatron.core.models.common.embeddings.language_model_embedding import LanguageModelEmbedding
 from megatron.core.models.common.language_module.language_module import LanguageModule
@@ -11,6 +10,7 @@ from megatron.core.transformer.transformer_block import TransformerBlock
 from megatron.core.transformer.transformer_config import TransformerConfig
 from torch import Tensor
 
+from tandem.devices.parts import Parts
 from tandem.qwen3_5.layout import SequenceLayout
 from tandem.qwen3_5.scores import token_scores
 from tandem.qwen3_5.spec import decoder_spec
@@ -38,6 +38,7 @@ class Qwen3_5Model(LanguageModule):
         self,
         config: TransformerConfig,
         hf_config,
+        parts: Parts,
         *,
         pre_process: bool = True,
         post_process: bool = True,
@@ -57,7 +58,11 @@ class Qwen3_5Model(LanguageModule):
                 config, text.vocab_size, 0, position_embedding_type="none", scatter_to_sequence_parallel=False, tp_group=self.tp_group
             )
         self.decoder = TransformerBlock(
-            config, decoder_spec(config, text.layer_types, vp_stage), pre_process=pre_process, post_process=post_process, vp_stage=vp_stage
+            config,
+            decoder_spec(config, text.layer_types, parts, vp_stage),
+            pre_process=pre_process,
+            post_process=post_process,
+            vp_stage=vp_stage,
         )
         if post_process:
             self.output_layer = tensor_parallel.ColumnParallelLinear(
@@ -122,28 +127,3 @@ class Qwen3_5Model(LanguageModule):
             scores.t().contiguous(), tensor_parallel_output_grad=False, group=self.cp_group
         )
         return gathered[layout.ungathered_T].t()
-
-
-def build_chunks(config: TransformerConfig, hf_config, *, freeze_vision: bool = False) -> list[Qwen3_5Model]:
-    """The model chunks of this rank: one, or one for each virtual pipeline stage."""
-    from megatron.core import parallel_state
-
-    chunks = []
-    for stage in range(config.virtual_pipeline_model_parallel_size or 1):
-        vp_stage = stage if config.virtual_pipeline_model_parallel_size else None
-        first = parallel_state.is_pipeline_first_stage(ignore_virtual=vp_stage is None, vp_stage=vp_stage)
-        last = parallel_state.is_pipeline_last_stage(ignore_virtual=vp_stage is None, vp_stage=vp_stage)
-        chunk = Qwen3_5Model(config, hf_config, pre_process=first, post_process=last, vp_stage=vp_stage, freeze_vision=freeze_vision)
-        mark_expert_parameters(chunk)
-        chunks.append(chunk)
-    return chunks
-
-
-def mark_expert_parameters(model: torch.nn.Module) -> None:
-    """Send expert gradients to the expert data-parallel group in every layout.
-
-    Megatron-Core 0.16.1 marks them only when EP > 1; with TP > 1 and ETP = 1 they would be reduced over the wrong ranks, silently.
-    """
-    for name, parameter in model.named_parameters():
-        if ".mlp.experts." in name:
-            parameter.allreduce = False

@@ -1,5 +1,6 @@
 """Which module plays which part in a layer. The portable ones run on every device."""
 
+from megatron.core.extensions.transformer_engine_spec_provider import TESpecProvider
 from megatron.core.fusions.fused_bias_dropout import get_bias_dropout_add
 from megatron.core.models.backends import LocalSpecProvider
 from megatron.core.models.gpt.moe_module_specs import get_moe_module_spec_for_backend
@@ -12,6 +13,7 @@ from megatron.core.transformer.transformer_block import TransformerBlockSubmodul
 from megatron.core.transformer.transformer_config import TransformerConfig
 from megatron.core.transformer.transformer_layer import TransformerLayer, TransformerLayerSubmodules, get_transformer_layer_offset
 
+from tandem.devices.parts import Parts
 from tandem.qwen3_5.attention import GatedSelfAttention, PortableCoreAttention
 from tandem.qwen3_5.delta_net import PackedGatedDeltaNet
 from tandem.qwen3_5.norm import OnesRMSNorm, RMSNorm
@@ -27,11 +29,24 @@ class PortableBackend(LocalSpecProvider):
         return PortableCoreAttention
 
 
-def decoder_spec(config: TransformerConfig, layer_types: list[str], vp_stage: int | None = None) -> TransformerBlockSubmodules:
+class FusedBackend(TESpecProvider):
+    """Transformer Engine's modules, or those that MindSpeed has put in their place; norms stay apart from the linears behind them."""
+
+    def fuse_layernorm_and_linear(self) -> bool:
+        return False
+
+
+def decoder_spec(
+    config: TransformerConfig, layer_types: list[str], parts: Parts, vp_stage: int | None = None
+) -> TransformerBlockSubmodules:
     """Specs of the layers of this pipeline (and virtual) stage; `layer_types` is transformers' list for the whole model."""
-    backend = PortableBackend()
-    column, row, norm = backend.column_parallel_linear(), backend.row_parallel_linear(), backend.layer_norm()
-    delta_net = ModuleSpec(PackedGatedDeltaNet, submodules=GatedDeltaNetSubmodules(in_proj=column, out_norm=OnesRMSNorm, out_proj=row))
+    backend = FusedBackend() if parts.fused_layers else PortableBackend()
+    column, row, norm = backend.column_parallel_linear(), backend.row_parallel_linear(), backend.layer_norm(rms_norm=True)
+    delta_net = ModuleSpec(
+        PackedGatedDeltaNet,
+        params={"fla": parts.fla},
+        submodules=GatedDeltaNetSubmodules(in_proj=column, out_norm=OnesRMSNorm, out_proj=row),
+    )
     attention = ModuleSpec(
         GatedSelfAttention,
         params={"attn_mask_type": AttnMaskType.causal},
@@ -40,7 +55,7 @@ def decoder_spec(config: TransformerConfig, layer_types: list[str], vp_stage: in
         ),
     )
     if config.num_moe_experts:
-        mlp = get_moe_module_spec_for_backend(backend, num_experts=config.num_moe_experts, moe_grouped_gemm=False)
+        mlp = get_moe_module_spec_for_backend(backend, num_experts=config.num_moe_experts, moe_grouped_gemm=config.moe_grouped_gemm)
     else:
         mlp = ModuleSpec(MLP, submodules=MLPSubmodules(linear_fc1=column, linear_fc2=row))
     first = get_transformer_layer_offset(config, vp_stage=vp_stage)

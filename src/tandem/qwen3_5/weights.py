@@ -39,12 +39,12 @@ class Entry:
 
 def weight_map(chunk: Qwen3_5Model) -> list[Entry]:
     """Entries of every parameter of this model chunk, in the order of the layers."""
-    text, entries = chunk.hf_config.text_config, []
+    text, grouped, entries = chunk.hf_config.text_config, chunk.config.moe_grouped_gemm, []
     if chunk.pre_process:
         entries.append(Entry("embedding.word_embeddings.weight", (TEXT + "embed_tokens.weight",), Rows()))
         entries += [Entry("visual.model." + name, ("model.visual." + name,), Whole()) for name, _ in chunk.visual.model.named_parameters()]
     for index, layer in enumerate(chunk.decoder.layers):
-        entries += _layer_map(text, f"decoder.layers.{index}.", f"{TEXT}layers.{layer.layer_number - 1}.", layer.layer_number - 1)
+        entries += _layer_map(text, f"decoder.layers.{index}.", f"{TEXT}layers.{layer.layer_number - 1}.", layer.layer_number - 1, grouped)
     if chunk.post_process:
         entries.append(Entry("decoder.final_layernorm.weight", (TEXT + "norm.weight",), Whole()))
         if not chunk.share_embeddings_and_output_weights:
@@ -54,7 +54,7 @@ def weight_map(chunk: Qwen3_5Model) -> list[Entry]:
     return entries
 
 
-def _layer_map(text, m: str, h: str, layer: int) -> list[Entry]:
+def _layer_map(text, m: str, h: str, layer: int, grouped: bool) -> list[Entry]:
     heads, groups, dim = text.num_attention_heads, text.num_key_value_heads, text.head_dim
     key_rows = text.linear_num_key_heads * text.linear_key_head_dim
     value_rows = text.linear_num_value_heads * text.linear_value_head_dim
@@ -83,27 +83,29 @@ def _layer_map(text, m: str, h: str, layer: int) -> list[Entry]:
             (ma + "out_proj.weight", (hd + "out_proj.weight",), Columns()),
         ]
     entries = [Entry(*row) for row in table]
-    return entries + (_moe_map(text, m, h) if is_moe(text) else _mlp_map(text.intermediate_size, m + "mlp.", h + "mlp."))
+    return entries + (_moe_map(text, m, h, grouped) if is_moe(text) else _mlp_map(text.intermediate_size, m + "mlp.{}.weight", h + "mlp."))
 
 
-def _mlp_map(rows: int, m: str, h: str, expert: bool = False) -> list[Entry]:
+def _mlp_map(rows: int, megatron: str, h: str, expert: bool = False) -> list[Entry]:
+    """`megatron`: name of a weight with {} in the place of the linear's."""
     return [
-        Entry(m + "linear_fc1.weight", (h + "gate_proj.weight", h + "up_proj.weight"), Stacked(((rows,), (rows,))), expert),
-        Entry(m + "linear_fc2.weight", (h + "down_proj.weight",), Columns(), expert),
+        Entry(megatron.format("linear_fc1"), (h + "gate_proj.weight", h + "up_proj.weight"), Stacked(((rows,), (rows,))), expert),
+        Entry(megatron.format("linear_fc2"), (h + "down_proj.weight",), Columns(), expert),
     ]
 
 
-def _moe_map(text, m: str, h: str) -> list[Entry]:
+def _moe_map(text, m: str, h: str, grouped: bool) -> list[Entry]:
+    """`grouped`: one module holds all experts of the rank, as fused layers have it."""
     entries = [
         Entry(m + "mlp.router.weight", (h + "mlp.gate.weight",), Whole()),
         Entry(m + "mlp.shared_experts.gate_weight", (h + "mlp.shared_expert_gate.weight",), Whole()),
-        *_mlp_map(text.shared_expert_intermediate_size, m + "mlp.shared_experts.", h + "mlp.shared_expert."),
+        *_mlp_map(text.shared_expert_intermediate_size, m + "mlp.shared_experts.{}.weight", h + "mlp.shared_expert."),
     ]
     num_local = text.num_experts // parallel_state.get_expert_model_parallel_world_size()
     first = parallel_state.get_expert_model_parallel_rank() * num_local
     for local in range(num_local):
-        megatron, hf = f"{m}mlp.experts.local_experts.{local}.", f"{h}mlp.experts.{first + local}."
-        entries += _mlp_map(text.moe_intermediate_size, megatron, hf, expert=True)
+        expert = f"{m}mlp.experts.{{}}.weight{local}" if grouped else f"{m}mlp.experts.local_experts.{local}.{{}}.weight"
+        entries += _mlp_map(text.moe_intermediate_size, expert, f"{h}mlp.experts.{first + local}.", expert=True)
     return entries
 
 
