@@ -107,7 +107,7 @@ def count_forwards(model_path: str, parallel: ParallelConfig, sequences: list[Se
 
     for layer in engine.chunks[0].decoder.layers:
         count("layers", layer)
-        count("experts", layer.mlp)
+        count("experts", layer.mlp.experts)
         if hasattr(layer.self_attention, "core_attention"):
             count("attention", layer.self_attention.core_attention)
     engine.update(sequences[:1], supervised=True, lr=1e-3)

@@ -56,7 +56,10 @@ def load(recipe: str, overrides: Sequence[str] = (), env: Mapping[str, str] = os
 
 def resolved_yaml(config: Config) -> str:
     """Every setting as YAML; `load` of a file with this text gives an equal configuration."""
-    return yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False, allow_unicode=True)
+    settings = config.model_dump(mode="json")
+    text: str = yaml.safe_dump(settings, sort_keys=False, allow_unicode=True)
+    # PyYAML writes these as they are and reads them as the end of a line
+    return yaml.safe_dump(settings, sort_keys=False) if set(text) & set("\x85\u2028\u2029") else text
 
 
 def builtin_recipes() -> list[str]:
