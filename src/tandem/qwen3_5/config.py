@@ -16,6 +16,10 @@ def is_moe(hf_text_config) -> bool:
     return getattr(hf_text_config, "num_experts", 0) > 0
 
 
+def _leave(_weight: torch.Tensor) -> None:
+    """No initial values: `weights.load` fills every parameter."""
+
+
 def transformer_config(hf_text_config, config: Config) -> TransformerConfig:
     """Raises UserError for a layout this model cannot have."""
     hf, parallel = hf_text_config, config.parallel
@@ -81,7 +85,9 @@ def transformer_config(hf_text_config, config: Config) -> TransformerConfig:
         bias_dropout_fusion=False,
         masked_softmax_fusion=False,
         gradient_accumulation_fusion=False,
-        perform_initialization=True,  # overwritten by the checkpoint, only then are tensor-parallel weights marked for the gradient norm
+        perform_initialization=True,  # only then are tensor-parallel weights marked for the gradient norm
+        init_method=_leave,
+        output_layer_init_method=_leave,
         transformer_impl="local",
         deterministic_mode=config.trainer.deterministic,
         **optional,

@@ -133,7 +133,8 @@ def build_chunks(config: TransformerConfig, hf_config, *, freeze_vision: bool = 
         vp_stage = stage if config.virtual_pipeline_model_parallel_size else None
         first = parallel_state.is_pipeline_first_stage(ignore_virtual=vp_stage is None, vp_stage=vp_stage)
         last = parallel_state.is_pipeline_last_stage(ignore_virtual=vp_stage is None, vp_stage=vp_stage)
-        chunk = Qwen3_5Model(config, hf_config, pre_process=first, post_process=last, vp_stage=vp_stage, freeze_vision=freeze_vision)
+        with torch.device(torch.cuda.current_device()):  # Megatron makes router and shared gate on the default device
+            chunk = Qwen3_5Model(config, hf_config, pre_process=first, post_process=last, vp_stage=vp_stage, freeze_vision=freeze_vision)
         mark_expert_parameters(chunk)
         chunks.append(chunk)
     return chunks

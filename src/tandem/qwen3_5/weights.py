@@ -99,11 +99,12 @@ def _moe_map(text, m: str, h: str) -> list[Entry]:
         Entry(m + "mlp.shared_experts.gate_weight", (h + "mlp.shared_expert_gate.weight",), Whole()),
         *_mlp_map(text.shared_expert_intermediate_size, m + "mlp.shared_experts.", h + "mlp.shared_expert."),
     ]
+    width = text.moe_intermediate_size
     num_local = text.num_experts // parallel_state.get_expert_model_parallel_world_size()
     first = parallel_state.get_expert_model_parallel_rank() * num_local
     for local in range(num_local):
         megatron, hf = f"{m}mlp.experts.local_experts.{local}.", f"{h}mlp.experts.{first + local}."
-        entries += _mlp_map(text.moe_intermediate_size, megatron, hf, expert=True)
+        entries += _mlp_map(width, megatron, hf, expert=True)
     return entries
 
 
