@@ -24,7 +24,9 @@ DENSE = {name: value for name, value in MOE_35B.items() if "expert" not in name 
 
 def test_the_guides_layouts_are_legal():
     check_layout(MOE_35B, ParallelConfig(tp=2, pp=2, ep=8))
+    check_layout(MOE_35B, ParallelConfig(tp=2, ep=8))
     check_layout(MOE_122B, ParallelConfig(tp=2, pp=4, ep=16))
+    check_layout(MOE_122B, ParallelConfig(tp=2, pp=2, ep=8))
     check_layout(DENSE, ParallelConfig(tp=2, pp=4, cp=4, sp=False))
 
 
@@ -32,12 +34,21 @@ ILLEGAL = {
     "more tensor ranks than key-value heads": (MOE_35B, {"tp": 4}, "key-value heads", {"tp": 2}),
     "heads": (MOE_35B | {"num_key_value_heads": 3, "num_attention_heads": 6}, {"tp": 2}, "num_key_value_heads = 3", {"tp": 1}),
     "layers": (MOE_35B, {"pp": 3}, "num_hidden_layers = 40", {"pp": 2}),
+    "layers of the larger model": (MOE_122B, {"tp": 2, "pp": 5, "ep": 16}, "num_hidden_layers = 48", {"pp": 4}),
     "interleaved layers": (MOE_35B, {"pp": 4, "vpp": 3}, "num_hidden_layers = 40", {"vpp": 0}),
     "interleaved stages": (MOE_35B, {"pp": 4, "vpp": 4}, "parallel.pp * parallel.vpp = 16", {"vpp": 0}),
     "experts": (MOE_35B, {"ep": 12}, "num_experts = 256", {"ep": 8}),
+    "experts between two powers of two": (MOE_122B, {"tp": 2, "ep": 24}, "num_experts = 256", {"ep": 16}),
     "expert width": (MOE_35B, {"etp": 3}, "moe_intermediate_size = 512", {"etp": 2}),
     "experts of a dense model": (DENSE, {"ep": 2}, "dense model", {"ep": 1}),
     "delta heads under context parallelism": (MOE_35B, {"tp": 2, "cp": 16}, "linear_num_key_heads = 16", {"cp": 8}),
+    "delta heads cut in three": (MOE_122B, {"tp": 2, "cp": 3}, "linear_num_key_heads = 16", {"cp": 2}),
+    "delta value heads under context parallelism": (
+        MOE_35B | {"linear_num_value_heads": 24},
+        {"tp": 2, "cp": 8},
+        "linear_num_value_heads = 24",
+        {"cp": 4},
+    ),
     "no sequence parallelism with experts": (MOE_35B, {"tp": 2, "sp": False}, "with experts", {"sp": True}),
 }
 

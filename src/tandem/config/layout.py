@@ -1,5 +1,6 @@
 """Which parallel sizes a model can have: its heads, experts, layers and widths against the layout. Reads the model's config.json only."""
 
+import math
 from typing import Any
 
 from tandem.config.schema import ParallelConfig
@@ -22,10 +23,13 @@ def check_layout(text: dict[str, Any], parallel: ParallelConfig) -> None:
         )
     for name in ("num_key_value_heads", "num_attention_heads", "vocab_size", "shared_expert_intermediate_size", "intermediate_size"):
         _divides(text, name, "parallel.tp", tp)
-    for name in ("linear_num_key_heads", "linear_num_value_heads"):
+    delta_heads = {name: text.get(name) or 0 for name in ("linear_num_key_heads", "linear_num_value_heads")}
+    for name in delta_heads:
         _divides(text, name, "parallel.tp", tp)
-        if (text.get(name) or 0) % (tp * cp):
-            _refuse(name, text[name], "parallel.tp * parallel.cp", tp * cp, f"parallel.cp={_divisor_below(text[name] // tp, cp)}")
+    for name, heads in delta_heads.items():
+        if heads % (tp * cp):
+            legal = _divisor_below(math.gcd(*delta_heads.values()) // tp, cp)
+            _refuse(name, heads, "parallel.tp * parallel.cp", tp * cp, f"parallel.cp={legal}")
     _divides(text, "num_hidden_layers", "parallel.pp", parallel.pp)
     stages, layers = parallel.pp * (parallel.vpp or 1), text.get("num_hidden_layers") or 0
     if layers % stages:

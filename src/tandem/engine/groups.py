@@ -27,8 +27,6 @@ def initialize(device, rendezvous: Rendezvous, parallel: ParallelConfig, *, seed
         device: a module of tandem.devices.
         timeout_s: longest wait of one collective.
     """
-    from megatron.core import parallel_state, tensor_parallel
-
     torch.distributed.init_process_group(
         device.COLLECTIVE_BACKEND,
         init_method=f"tcp://{rendezvous.address}:{rendezvous.port}",
@@ -36,6 +34,13 @@ def initialize(device, rendezvous: Rendezvous, parallel: ParallelConfig, *, seed
         world_size=rendezvous.world_size,
         timeout=datetime.timedelta(seconds=timeout_s),
     )
+    initialize_model_parallel(parallel, seed=seed)
+
+
+def initialize_model_parallel(parallel: ParallelConfig, *, seed: int) -> None:
+    """Megatron's groups and all seeds, in a world that has been joined."""
+    from megatron.core import parallel_state, tensor_parallel
+
     parallel_state.initialize_model_parallel(
         parallel.tp,
         parallel.pp,

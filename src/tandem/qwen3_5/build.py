@@ -1,5 +1,6 @@
 """Build the model chunks that a rank holds, and mark their parameters as Megatron's gradient reduction and norm expect."""
 
+import torch
 from megatron.core import parallel_state
 from megatron.core.transformer.transformer_config import TransformerConfig
 
@@ -16,7 +17,10 @@ def build_chunks(config: TransformerConfig, hf_config, parts: Parts, *, freeze_v
         vp_stage = stage if config.virtual_pipeline_model_parallel_size else None
         first = parallel_state.is_pipeline_first_stage(ignore_virtual=vp_stage is None, vp_stage=vp_stage)
         last = parallel_state.is_pipeline_last_stage(ignore_virtual=vp_stage is None, vp_stage=vp_stage)
-        chunk = Qwen3_5Model(config, hf_config, parts, pre_process=first, post_process=last, vp_stage=vp_stage, freeze_vision=freeze_vision)
+        with torch.device(torch.cuda.current_device()):  # Megatron makes router and shared gate on the default device
+            chunk = Qwen3_5Model(
+                config, hf_config, parts, pre_process=first, post_process=last, vp_stage=vp_stage, freeze_vision=freeze_vision
+            )
         mark_parameters(chunk)
         chunks.append(chunk)
     return chunks

@@ -13,7 +13,7 @@ class RMSNorm(torch.nn.Module):
         super().__init__()
         self.eps = eps
         fill = torch.zeros if self.zero_centred else torch.ones
-        self.weight = torch.nn.Parameter(fill(hidden_size, dtype=config.params_dtype, device=torch.cuda.current_device()))
+        self.weight = torch.nn.Parameter(fill(hidden_size, dtype=config.params_dtype))
         self.weight.sequence_parallel = config.sequence_parallel  # its gradient is a partial sum there; Megatron all-reduces marked ones
 
     def forward(self, x: Tensor) -> Tensor:

@@ -61,8 +61,8 @@ class Stacked:
     def merge(self, shards: list[Tensor]) -> list[Tensor]:
         size, flat = len(shards), [rows for block in self.blocks for rows in block]
         pieces = [shard.split([rows // size for rows in flat]) for shard in shards]
-        parts = iter([torch.cat([piece[i] for piece in pieces]) for i in range(len(flat))])
-        return [torch.cat([next(parts) for _ in block]) for block in self.blocks]
+        parts = iter(zip(*pieces))  # of each block of rows, rank by rank
+        return [torch.cat([part for _ in block for part in next(parts)]) for block in self.blocks]
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,6 @@ Every tensor-parallel rank of that stage computes the same features of the same 
 reduction is needed among them.
 """
 
-import torch
 from megatron.core.transformer.module import MegatronModule
 from torch import Tensor
 from transformers import AutoModel
@@ -14,7 +13,6 @@ class VisionTower(MegatronModule):
     def __init__(self, config, hf_vision_config, freeze: bool = False):
         super().__init__(config)
         self.model = AutoModel.from_config(hf_vision_config, dtype=config.params_dtype, attn_implementation="sdpa")
-        self.model.to(torch.cuda.current_device())
         self.model.requires_grad_(not freeze)
 
     def forward(self, pixel_values: Tensor, image_grid_thw: Tensor) -> Tensor:

@@ -101,11 +101,12 @@ def _moe_map(text, m: str, h: str, grouped: bool) -> list[Entry]:
         Entry(m + "mlp.shared_experts.gate_weight", (h + "mlp.shared_expert_gate.weight",), Whole()),
         *_mlp_map(text.shared_expert_intermediate_size, m + "mlp.shared_experts.{}.weight", h + "mlp.shared_expert."),
     ]
+    width = text.moe_intermediate_size
     num_local = text.num_experts // parallel_state.get_expert_model_parallel_world_size()
     first = parallel_state.get_expert_model_parallel_rank() * num_local
     for local in range(num_local):
         expert = f"{m}mlp.experts.{{}}.weight{local}" if grouped else f"{m}mlp.experts.local_experts.{local}.{{}}.weight"
-        entries += _mlp_map(text.moe_intermediate_size, expert, f"{h}mlp.experts.{first + local}.", expert=True)
+        entries += _mlp_map(width, expert, f"{h}mlp.experts.{first + local}.", expert=True)
     return entries
 
 
