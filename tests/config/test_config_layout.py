@@ -64,6 +64,15 @@ def test_a_layout_the_model_cannot_have_is_refused_with_the_nearest_legal_one(ca
     check_layout(text, ParallelConfig(**sizes | legal))
 
 
+@pytest.mark.parametrize(("name", "value"), [("num_heads", 9), ("intermediate_size", 4303), ("hidden_size", 1151)])
+def test_a_vision_tower_that_does_not_divide_is_refused_only_when_it_is_to_be_cut(name, value):
+    vision = {"num_heads": 16, "intermediate_size": 4304, "hidden_size": 1152}
+    check_layout(MOE_35B, ParallelConfig(tp=2, vision_tp=True), vision)
+    check_layout(MOE_35B, ParallelConfig(tp=2), vision | {name: value})
+    with pytest.raises(UserError, match=rf"vision_config\.{name} = {value}(?s:.*)parallel\.vision_tp=false"):
+        check_layout(MOE_35B, ParallelConfig(tp=2, vision_tp=True), vision | {name: value})
+
+
 def test_every_fix_ends_in_a_legal_layout():
     for sizes in ({"tp": 8, "pp": 7, "ep": 3}, {"tp": 3, "cp": 5, "etp": 7}, {"pp": 9, "vpp": 5, "ep": 100}):
         sizes = dict(sizes)

@@ -5,8 +5,14 @@ import pytest
 from tandem.config.schema import ParallelConfig
 from tandem.engine.fork_ranks import fork_ranks
 
+SAVED_AND_LOADED = {
+    "dp2": ({}, {}),
+    "tp2_then_pp2": ({"tp": 2}, {"pp": 2}),
+    "vision_cut_then_whole_ranks": ({"tp": 2, "vision_tp": True}, {"pp": 2, "vision_tp": True}),
+}
 
-@pytest.mark.parametrize(("saved", "loaded"), [({}, {}), ({"tp": 2}, {"pp": 2})], ids=["dp2", "tp2_then_pp2"])
+
+@pytest.mark.parametrize(("saved", "loaded"), SAVED_AND_LOADED.values(), ids=SAVED_AND_LOADED.keys())
 def test_the_step_after_loading_is_the_one_that_would_have_come(saved, loaded, tiny_model, sequences, tmp_path):
     folder = tmp_path / "checkpoint"
     folder.mkdir()

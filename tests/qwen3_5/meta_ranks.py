@@ -71,7 +71,7 @@ def _build_rank(hf_config, parallel: ParallelConfig, rank: int, world_size: int)
         groups.initialize_model_parallel(parallel, seed=0)
         config = Config.model_validate({"parallel": parallel.model_dump()})
         parts = choose_parts(cpu)
-        return _describe(build_chunks(transformer_config(hf_config.text_config, config, parts), hf_config, parts))
+        return _describe(build_chunks(transformer_config(hf_config, config, parts), hf_config, parts))
     finally:
         torch.distributed.new_group = new_group
         parallel_state.destroy_model_parallel()

@@ -7,11 +7,12 @@ from tandem.config.schema import ParallelConfig
 from tandem.errors import UserError
 
 
-def check_layout(text: dict[str, Any], parallel: ParallelConfig) -> None:
+def check_layout(text: dict[str, Any], parallel: ParallelConfig, vision: dict[str, Any] | None = None) -> None:
     """Raises UserError with the nearest legal size for the first layout rule that this model breaks.
 
     Args:
         text: `text_config` of the model, as in its config.json, or transformers' with its defaults filled in.
+        vision: `vision_config`, likewise; looked at when the vision tower is to be cut.
     """
     tp, cp, experts = parallel.tp, parallel.cp, text.get("num_experts") or 0
     groups = text.get("num_key_value_heads") or tp
@@ -30,6 +31,9 @@ def check_layout(text: dict[str, Any], parallel: ParallelConfig) -> None:
         if heads % (tp * cp):
             legal = _divisor_below(math.gcd(*delta_heads.values()) // tp, cp)
             _refuse(name, heads, "parallel.tp * parallel.cp", tp * cp, f"parallel.cp={legal}")
+    for name in ("num_heads", "intermediate_size", "hidden_size"):
+        if parallel.vision_tp and vision and (vision.get(name) or 0) % tp:
+            _refuse(f"vision_config.{name}", vision[name], "parallel.tp with parallel.vision_tp = true", tp, "parallel.vision_tp=false")
     _divides(text, "num_hidden_layers", "parallel.pp", parallel.pp)
     stages, layers = parallel.pp * (parallel.vpp or 1), text.get("num_hidden_layers") or 0
     if layers % stages:

@@ -27,13 +27,14 @@ def check_model(path: str, parallel: ParallelConfig) -> None:
         raise UserError(f"no model at {path}", "model.path does not exist and does not look like a hub name (org/name)", _ASK)
     if not folder.is_dir():
         raise UserError(f"model.path = {path} is a file", "a model is a folder with config.json, weights and tokenizer", _ASK)
-    check_layout(_text_config(folder), parallel)
+    config = _config(folder)
+    check_layout(config["text_config"], parallel, config["vision_config"])
     _check_processor(folder)
     for shard in _shards(folder):
         _check_shard(shard)
 
 
-def _text_config(folder: Path) -> dict[str, Any]:
+def _config(folder: Path) -> dict[str, Any]:
     path = folder / "config.json"
     if not path.is_file():
         raise UserError(f"no config.json in {folder}", "without it the folder is not a Hugging Face model", _ASK)
@@ -44,8 +45,7 @@ def _text_config(folder: Path) -> dict[str, Any]:
     for part in ("text_config", "vision_config"):
         if not isinstance(config.get(part), dict):
             raise UserError(f"{path} has no {part}", "a Qwen3.5 vision-language model describes its text and its vision part", _ASK)
-    text: dict[str, Any] = config["text_config"]
-    return text
+    return config
 
 
 def _check_processor(folder: Path) -> None:

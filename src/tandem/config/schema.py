@@ -44,6 +44,7 @@ class ParallelConfig(Section):
     ep: int = Field(1, ge=1, description="expert parallel size")
     etp: int = Field(1, ge=1, description="tensor parallel size inside an expert")
     sp: bool | None = Field(None, description="sequence parallel; default: on when tp > 1")
+    vision_tp: bool = Field(False, description="cut the vision tower among the tensor parallel ranks; false: each has all of it")
 
 
 class TrainerConfig(Section):

@@ -33,8 +33,9 @@ class Engine:
         self.config, self.device, self.banned = config, device, banned_token_ids
         self.hf_config = AutoConfig.from_pretrained(model_path)
         parts = choose_parts(device, config.model.layers)
-        self.model_config = transformer_config(self.hf_config.text_config, config, parts)
-        self.chunks = build_chunks(self.model_config, self.hf_config, parts, freeze_vision=config.model.freeze_vision)
+        self.model_config = transformer_config(self.hf_config, config, parts)
+        vision = {"freeze_vision": config.model.freeze_vision, "vision_tp": config.parallel.vision_tp}
+        self.chunks = build_chunks(self.model_config, self.hf_config, parts, **vision)
         source = HuggingFaceFolder(model_path)
         for chunk in self.chunks:
             weights.load(chunk, source)

@@ -17,10 +17,10 @@ def is_moe(hf_text_config) -> bool:
     return getattr(hf_text_config, "num_experts", 0) > 0
 
 
-def transformer_config(hf_text_config, config: Config, parts: Parts) -> TransformerConfig:
+def transformer_config(hf_config, config: Config, parts: Parts) -> TransformerConfig:
     """Raises UserError for a layout this model cannot have."""
-    hf, parallel = hf_text_config, config.parallel
-    check_layout(hf.to_dict(), parallel)
+    hf, parallel = hf_config.text_config, config.parallel
+    check_layout(hf.to_dict(), parallel, hf_config.vision_config.to_dict())
     dtype = DTYPES[config.model.dtype]
     optional: dict[str, Any] = {}
     if is_moe(hf):

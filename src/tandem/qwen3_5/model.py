@@ -44,6 +44,7 @@ class Qwen3_5Model(LanguageModule):
         post_process: bool = True,
         vp_stage: int | None = None,
         freeze_vision: bool = False,
+        vision_tp: bool = False,
     ):
         super().__init__(config)
         text = hf_config.text_config
@@ -52,7 +53,7 @@ class Qwen3_5Model(LanguageModule):
         self.model_type = ModelType.encoder_or_decoder
         self.share_embeddings_and_output_weights = bool(hf_config.tie_word_embeddings)
         if pre_process:
-            self.visual = VisionTower(config, hf_config.vision_config, freeze_vision)
+            self.visual = VisionTower(config, hf_config.vision_config, self.tp_group, cut=vision_tp, freeze=freeze_vision)
             # image features replace rows before the scatter to sequence-parallel ranks, so the embedding does not scatter
             self.embedding = LanguageModelEmbedding(
                 config, text.vocab_size, 0, position_embedding_type="none", scatter_to_sequence_parallel=False, tp_group=self.tp_group

@@ -66,6 +66,20 @@ class Stacked:
 
 
 @dataclass(frozen=True)
+class HeadMajor:
+    """Rows of all queries, all keys, all values -> per head: query, key, value; heads cut by rank."""
+
+    num_heads: int
+
+    def split(self, tensors: list[Tensor], rank: int, size: int) -> Tensor:
+        heads = tensors[0].unflatten(0, (3, self.num_heads, -1)).chunk(size, 1)[rank]
+        return heads.transpose(0, 1).flatten(0, 2)
+
+    def merge(self, shards: list[Tensor]) -> list[Tensor]:
+        return [torch.cat(shards).unflatten(0, (self.num_heads, 3, -1)).transpose(0, 1).flatten(0, 2)]
+
+
+@dataclass(frozen=True)
 class GatedQKV:
     """q_proj (per head: query rows, gate rows), k_proj, v_proj -> per key-value group: queries, gates, key, value; groups cut by rank."""
 

@@ -18,7 +18,7 @@ from torch import Tensor
 from tandem.errors import UserError
 from tandem.qwen3_5.config import is_moe
 from tandem.qwen3_5.model import Qwen3_5Model
-from tandem.qwen3_5.rules import Columns, GatedQKV, Rows, Rule, Stacked, Whole
+from tandem.qwen3_5.rules import Columns, GatedQKV, HeadMajor, Rows, Rule, Stacked, Whole
 
 TEXT = "model.language_model."
 
@@ -42,7 +42,7 @@ def weight_map(chunk: Qwen3_5Model) -> list[Entry]:
     text, grouped, entries = chunk.hf_config.text_config, chunk.config.moe_grouped_gemm, []
     if chunk.pre_process:
         entries.append(Entry("embedding.word_embeddings.weight", (TEXT + "embed_tokens.weight",), Rows()))
-        entries += [Entry("visual.model." + name, ("model.visual." + name,), Whole()) for name, _ in chunk.visual.model.named_parameters()]
+        entries += _vision_map(chunk)
     for index, layer in enumerate(chunk.decoder.layers):
         entries += _layer_map(text, f"decoder.layers.{index}.", f"{TEXT}layers.{layer.layer_number - 1}.", layer.layer_number - 1, grouped)
     if chunk.post_process:
@@ -51,6 +51,20 @@ def weight_map(chunk: Qwen3_5Model) -> list[Entry]:
             entries.append(Entry("output_layer.weight", ("lm_head.weight",), Rows()))
         elif not chunk.pre_process:
             entries.append(Entry("output_layer.weight", (TEXT + "embed_tokens.weight",), Rows()))
+    return entries
+
+
+def _vision_map(chunk: Qwen3_5Model) -> list[Entry]:
+    """The tower's own names; rules by the end of the name, where the tower is cut."""
+    cut: dict[str, Rule] = {}
+    if chunk.visual.cut:
+        fc1, fc2 = dict.fromkeys(("linear_fc1.weight", "linear_fc1.bias"), Rows()), {"linear_fc2.weight": Columns()}
+        qkv = dict.fromkeys(("qkv.linear.weight", "qkv.linear.bias"), HeadMajor(chunk.hf_config.vision_config.num_heads))
+        cut = {**fc1, **fc2, **qkv, "proj.weight": Columns()}
+    entries = []
+    for name, _ in chunk.visual.model.named_parameters():
+        rule = next((rule for end, rule in cut.items() if name.endswith("." + end) and not name.startswith("patch_embed.")), Whole())
+        entries.append(Entry("visual.model." + name, ("model.visual." + name.replace("qkv.linear.", "qkv."),), rule))
     return entries
 
 
