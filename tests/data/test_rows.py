@@ -1,5 +1,6 @@
 """Rows of parquet files: what is read, what is refused, and whether the refusal names file, row and reason."""
 
+import re
 import shutil
 
 import pyarrow as pa
@@ -220,3 +221,18 @@ def test_rows_without_a_reference_response_are_refused_before_a_supervised_run(t
     del good["extra_info"]
     with pytest.raises(UserError, match="add column extra_info"):
         check_files([write(tmp_path / "c.parquet", [good], schema=None)], supervised=True)
+
+
+def test_a_row_with_a_video_is_refused_and_an_empty_column_of_videos_is_not(tmp_path):
+    without = record() | {"videos": []}
+    path = write(tmp_path / "a.parquet", [without, record() | {"videos": [{"bytes": b"x"}]}], schema=None)
+    assert "row 1" in refusal(path).what and refusal(path).why == "it has a video"
+    assert check_files([write(tmp_path / "b.parquet", [without], schema=None)]) == 1
+
+
+@pytest.mark.parametrize("token", ["<|video_pad|>", "<|image_pad|>", "<|im_end|>"])
+def test_a_reference_response_that_spells_out_a_reserved_token_is_refused(tmp_path, token):
+    bad = record()
+    bad["extra_info"] = {"index": 0, "response": f"It is {token}7"}
+    with pytest.raises(UserError, match=rf"row a\.parquet:0.*reserved token {re.escape(token)}"):
+        check_files([write(tmp_path / "a.parquet", [bad])], supervised=True)

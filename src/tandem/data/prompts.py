@@ -10,12 +10,11 @@ from tandem.config.schema import DataConfig
 from tandem.data.images import BROKEN, decode_rgb, reason
 from tandem.data.positions import rope_positions
 from tandem.data.rows import IMAGE_MARK
+from tandem.data.tokens import VISION_TOKENS, reserved_in
 from tandem.data.truncate import keep_indices
 from tandem.data.types import Prompt, Row
 from tandem.errors import UserError
 
-VISION_TOKENS = ("<|image_pad|>", "<|video_pad|>", "<|vision_start|>", "<|vision_end|>", "<|vision_pad|>")
-RESERVED = (*VISION_TOKENS, "<|im_start|>", "<|im_end|>", "<|endoftext|>")  # in a row's text they would be taken for the template's own
 ASSISTANT = "<|im_start|>assistant\n"
 
 
@@ -145,8 +144,8 @@ def build_prompts(rows: list[Row], builder: PromptBuilder, on_progress: Callable
 def _messages_in_parts(row: Row) -> list[dict[str, Any]]:
     """The messages as the template takes them: an image part where an image mark stands, when the row has images."""
     for message in row.messages:
-        if found := [token for token in RESERVED if token in message["content"]]:
-            raise ValueError(f"its text holds the reserved token {found[0]}")
+        if found := reserved_in(message["content"]):
+            raise ValueError(f"its text holds the reserved token {found}")
     if not row.images:
         return list(row.messages)
     messages = []

@@ -15,6 +15,7 @@ import pyarrow.parquet as pq
 
 from tandem.data.columns import EXPECTED, check_schema, is_published
 from tandem.data.images import verify_image
+from tandem.data.tokens import reserved_in
 from tandem.data.types import Row
 from tandem.errors import UserError
 
@@ -60,6 +61,8 @@ def reference_response(row: Row) -> str:
             "supervised training learns extra_info.response",
             "add column extra_info with a response to the rows, or set warm_start.max_steps=0",
         )
+    if found := reserved_in(response):
+        raise UserError(f"row {row.id}: its reference response holds the reserved token {found}", "it is no text to learn", "remove it")
     return response
 
 
@@ -85,6 +88,7 @@ def _short_names(paths: list[str]) -> list[str]:
 def _iter_file(path: Path, name: str) -> Iterator[Row]:
     with _open(path) as file:
         columns = check_schema(file.schema_arrow, str(path))
+        columns += ["videos"] if "videos" in file.schema_arrow.names else []
         published = is_published(file.schema_arrow)
         for number, record in enumerate(_records(file, columns, path)):
             yield _row(_processed(record) if published else record, path, name, number, "images" in columns)
@@ -143,6 +147,8 @@ def _row(record: dict[str, Any], path: Path, name: str, number: int, has_images:
     if not answer.strip():
         raise fail("its reference answer is null or empty", "give the row its answer: no response could be graded")
 
+    if record.get("videos"):
+        raise fail("it has a video", "remove the row: only text and images can be trained on")
     images = [_image_bytes(image, path, fail) for image in record.get("images") or []]
     num_marks = sum(message["content"].count(IMAGE_MARK) for message in messages)
     if num_marks and not has_images:

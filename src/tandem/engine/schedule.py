@@ -12,6 +12,7 @@ from torch import Tensor
 from tandem.config.schema import Config
 from tandem.data.packing import PackedBatch, pack, plan_micro_batches
 from tandem.data.types import Sequence
+from tandem.errors import UserError
 from tandem.qwen3_5.layout import sequence_layout
 from tandem.qwen3_5.model import ModelInput
 
@@ -36,7 +37,12 @@ def my_batches(sequences: list[Sequence], config: Config) -> list[PackedBatch]:
 
 
 def model_input(batch: PackedBatch, hf_config, device: str, *, temperature: float, banned: list[int], entropy_grad: bool) -> ModelInput:
-    """Tensors on the device."""
+    """Tensors on the device.
+
+    Raises:
+        UserError: a sequence holds video tokens, which the model could not place.
+    """
+    _check_vision_tokens(batch, hf_config)
     to = lambda x: None if x is None else torch.from_numpy(x).to(device)  # noqa: E731
     return ModelInput(
         input_ids_T=to(batch.input_ids),
@@ -55,6 +61,14 @@ def model_input(batch: PackedBatch, hf_config, device: str, *, temperature: floa
         banned=torch.tensor(banned, dtype=torch.long, device=device),
         entropy_grad=entropy_grad,
     )
+
+
+def _check_vision_tokens(batch: PackedBatch, hf_config) -> None:
+    if (batch.input_ids == hf_config.video_token_id).any():
+        raise UserError("a sequence holds video tokens", "only text and images can be trained on", "remove the rows with videos")
+    grid, merge = batch.image_grid_thw, hf_config.vision_config.spatial_merge_size
+    num_features = 0 if grid is None else int(grid.prod(-1).sum()) // merge**2
+    assert int((batch.input_ids == hf_config.image_token_id).sum()) == num_features, "image tokens and image features differ in number"
 
 
 def run(
