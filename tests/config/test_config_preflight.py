@@ -19,6 +19,7 @@ from tandem.config.preflight import (
     shared_memory_needed,
 )
 from tandem.config.schema import Config, ParallelConfig
+from tandem.config.weightfiles import read_header
 from tandem.errors import UserError
 
 
@@ -33,9 +34,22 @@ def model(tiny_model: Path, tmp_path: Path) -> Path:
 
 
 def split(model: Path, names: tuple[str, ...]) -> None:
-    """Turn the single weight file into an index that names `names`, the first of which exists."""
+    """Turn the single weight file into an index that names `names`, the first of which exists and holds all tensors."""
     (model / "model.safetensors").rename(model / names[0])
-    (model / "model.safetensors.index.json").write_text(json.dumps({"weight_map": {f"t{i}": name for i, name in enumerate(names)}}))
+    weight_map = dict.fromkeys(read_header(model / names[0]).tensors, names[0]) | {f"t{i}": name for i, name in enumerate(names[1:])}
+    (model / "model.safetensors.index.json").write_text(json.dumps({"weight_map": weight_map}))
+
+
+def add_to_index(model: Path, **files: str) -> None:
+    """Shard the model and let its index name more tensors than there are."""
+    split(model, ("a.safetensors",))
+    index = json.loads((model / "model.safetensors.index.json").read_text())
+    (model / "model.safetensors.index.json").write_text(json.dumps({"weight_map": index["weight_map"] | files}))
+
+
+def keep_single_file_beside_index(model: Path) -> None:
+    split(model, ("a.safetensors",))
+    shutil.copyfile(model / "a.safetensors", model / "model.safetensors")
 
 
 def test_a_whole_model_passes_in_one_file_or_with_an_index(model: Path) -> None:
@@ -72,6 +86,9 @@ def set_config(model: Path, **changes: object) -> None:
         (lambda m: (m / "model.safetensors").unlink(), "no weights"),
         (lambda m: split(m, ("a.safetensors", "b.safetensors", "c.safetensors")), "2 of 3 weight files are missing"),
         (lambda m: (m / "model.safetensors.index.json").write_text("{}"), "no weight_map"),
+        (lambda m: add_to_index(m, ghost="a.safetensors"), "index.json does not say what the weight files hold: ghost in a.safetensors"),
+        (lambda m: add_to_index(m, ghost="../a.safetensors"), "1 of 2 weight files are missing"),
+        (keep_single_file_beside_index, "beside model.safetensors.index.json"),
         (lambda m: (m / "model.safetensors").write_bytes((m / "model.safetensors").read_bytes()[:-1]), "not a whole safetensors file"),
         (lambda m: (m / "model.safetensors").write_text("version https://git-lfs.github.com/spec/v1"), "not a whole safetensors file"),
         (lambda m: (m / "model.safetensors").write_bytes(b""), "not a whole safetensors file"),

@@ -1,4 +1,4 @@
-"""The trainer against transformers, and every layout against transformers: log-probs, losses, gradient norms, weights."""
+"""The trainer against transformers, and every layout against transformers: log-probs, losses, gradient norms."""
 
 import numpy as np
 import pytest
@@ -113,20 +113,3 @@ def test_bf16_is_as_close_to_fp32_as_transformers_own(tiny_model, sequences, ref
     ratio = np.abs(ours).mean() / np.abs(theirs).mean()
     assert np.abs(theirs).mean() > 1e-4, "no bf16 error at all: not bf16"
     assert ratio <= 1.25, f"mean error {np.abs(ours).mean():.2e} against {np.abs(theirs).mean():.2e}"
-
-
-@pytest.mark.parametrize("layout", ["single", "tp2_pp2_ep2", "pp2_vpp2"])
-def test_every_tensor_comes_back_bit_for_bit_and_once(layout, tiny_model):
-    from tandem.qwen3_5.checkpoint import HuggingFaceFolder
-
-    world_size, sizes = LAYOUTS[layout]
-    parallel = ParallelConfig(**sizes)
-    shares = fork_ranks("tests.engine.ranks:export_tensors", parallel, world_size, model_path=str(tiny_model))
-    folder, seen = HuggingFaceFolder(tiny_model), {}
-    for share in shares:
-        assert not set(seen) & set(share), "a tensor is published twice"
-        seen |= share
-    assert set(seen) == folder.names()
-    for name, value in seen.items():
-        original = folder.get(name).numpy()
-        assert value.shape == original.shape and value.dtype == original.dtype and np.array_equal(value, original), name

@@ -32,11 +32,13 @@ class Engine:
     def __init__(self, config: Config, model_path: str, device, banned_token_ids: list[int]):
         self.config, self.device, self.banned = config, device, banned_token_ids
         self.hf_config = AutoConfig.from_pretrained(model_path)
+        source = HuggingFaceFolder(model_path, tied=self.hf_config.tie_word_embeddings)
+        if torch.distributed.get_rank() == 0:
+            source.check_names(weights.model_names(self.hf_config))
         parts = choose_parts(device, config.model.layers)
         self.model_config = transformer_config(self.hf_config, config, parts)
         vision = {"freeze_vision": config.model.freeze_vision, "vision_tp": config.parallel.vision_tp}
         self.chunks = build_chunks(self.model_config, self.hf_config, parts, **vision)
-        source = HuggingFaceFolder(model_path)
         for chunk in self.chunks:
             weights.load(chunk, source)
         self.wrapped = optimizer.wrap(self.model_config, self.chunks)

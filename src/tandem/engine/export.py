@@ -1,32 +1,86 @@
-"""This rank's share of the model as Hugging Face safetensors files."""
+"""This rank's share of an export: the tensors that it publishes, written into weight files that the controller has made beforehand.
 
+A tensor has one place, known from the headers of the source's files, so ranks write beside each other and hold one tensor at a time.
+"""
+
+import os
+import socket
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-from safetensors.torch import save_file
-from torch import Tensor
+from blake3 import blake3
 
-MAX_FILE_BYTES = 4 << 30
+from tandem.errors import RunError, UserError
+from tandem.qwen3_5.checkpoint import HuggingFaceFolder
+
+CHUNK_BYTES = 64 << 20  # a system call writes less than 2 GiB
 
 
-def write_share(engine, path: Path, rank: int, max_file_bytes: int = MAX_FILE_BYTES) -> dict[str, str]:
-    """Write the tensors that this rank publishes; collective like `weights.tensors`. Returns {tensor name: file name}."""
-    path.mkdir(parents=True, exist_ok=True)
-    file_of: dict[str, str] = {}
-    pending: dict[str, Tensor] = {}
-    num_files = 0
+@dataclass(frozen=True)
+class Piece:
+    """What was written: a tensor, or an expert's matrix inside a fused one."""
 
-    def flush() -> None:
-        nonlocal pending, num_files
-        if pending:
-            file = f"model-rank{rank:05d}-{num_files:05d}.safetensors"
-            save_file(pending, path / file, metadata={"format": "pt"})
-            file_of.update(dict.fromkeys(pending, file))
-            pending, num_files = {}, num_files + 1
+    name: str
+    file: str
+    begin: int  # byte of the file
+    num_bytes: int
+    checksum: str  # blake3
 
-    for name, tensor in engine.tensors():
-        if pending and sum(t.nbytes for t in pending.values()) + tensor.nbytes > max_file_bytes:
-            flush()
-        pending[name] = tensor.detach().to("cpu", copy=True, memory_format=torch.contiguous_format)
-    flush()
-    return file_of
+
+def write_share(engine, source: Path, target: Path) -> list[Piece]:
+    """Write the tensors that this rank publishes, in the dtypes of `source`; collective like `weights.tensors`.
+
+    Args:
+        source: the folder that the engine was started from.
+        target: holds every weight file of `source` at its full size.
+
+    Raises:
+        UserError: this rank's node does not see the files of `target`.
+        RunError: the disk takes no more.
+    """
+    folder = HuggingFaceFolder(source, tied=engine.hf_config.tie_word_embeddings)
+    pieces: list[Piece] = []
+    files: dict[str, int] = {}
+    try:
+        for name, tensor in engine.tensors():
+            for place in folder.places(name):
+                stored = folder.read(place)
+                assert tensor.shape == stored.shape, f"{name}: {tensor.shape} is published, {stored.shape} was loaded"
+                if place.file not in files:
+                    files[place.file] = _open(target / place.file, folder.headers[place.file].file_bytes)
+                data = tensor.detach().to("cpu", stored.dtype).contiguous().view(-1).view(torch.uint8).numpy()
+                checksum = write_at(files[place.file], memoryview(data), place.begin)
+                pieces.append(Piece(name, place.file, place.begin, data.nbytes, checksum))
+        for file in files.values():
+            os.fsync(file)
+    except OSError as error:
+        raise cannot_write(target, error) from error
+    finally:
+        for file in files.values():
+            os.close(file)
+    return pieces
+
+
+def write_at(file: int, data: memoryview, begin: int) -> str:
+    """Write all of `data` from the byte `begin` of an open file on; returns its blake3."""
+    hasher, done = blake3(), 0
+    while done < len(data):
+        count = os.pwrite(file, data[done : done + CHUNK_BYTES], begin + done)
+        hasher.update(data[done : done + count])
+        done += count
+    return hasher.hexdigest()
+
+
+def cannot_write(target: Path, error: OSError) -> RunError:
+    return RunError(f"the export in {target} could not be written", str(error), "make room on its disk, or set another run_dir")
+
+
+def _open(path: Path, num_bytes: int) -> int:
+    if not path.exists() or path.stat().st_size != num_bytes:
+        raise UserError(
+            f"{socket.gethostname()} does not see {path}",
+            "every training rank writes into the files that the controller makes: the run's folder must be on a disk that all nodes share",
+            "set run_dir to a folder on a shared disk",
+        )
+    return os.open(path, os.O_WRONLY)

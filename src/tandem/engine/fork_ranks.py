@@ -30,8 +30,14 @@ def fork_ranks(function: str, parallel: ParallelConfig, world_size: int, *, time
     Raises:
         RunError: a rank failed (its traceback is in the message) or the time is up; no rank is left running.
     """
+    [results] = fork_each([(function, parallel, world_size, kwargs)], timeout_s=timeout_s)
+    return results
+
+
+def fork_each(calls: list[tuple[str, ParallelConfig, int, dict[str, Any]]], *, timeout_s: float = 600) -> list[list[Any]]:
+    """`fork_ranks` for several (function, parallel, world size, kwargs), one after another: the imports, most of the time, happen once."""
     with tempfile.TemporaryDirectory(prefix="tandem-ranks-") as folder:
-        (Path(folder) / "call.pkl").write_bytes(pickle.dumps((function, parallel, world_size, kwargs)))
+        (Path(folder) / "calls.pkl").write_bytes(pickle.dumps(calls))
         environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join([os.getcwd(), *sys.path])}
         command = [sys.executable, "-W", "ignore", "-m", "tandem.engine.fork_ranks", folder]
         errors = Path(folder) / "stderr"
@@ -40,16 +46,20 @@ def fork_ranks(function: str, parallel: ParallelConfig, world_size: int, *, time
         try:
             process.wait(timeout_s)
         except subprocess.TimeoutExpired as error:
-            raise RunError(
-                f"{function} on {world_size} ranks took longer than {timeout_s:.0f} s", "a rank hangs", "see its code"
-            ) from error
+            what = ", ".join(f"{function} on {world_size} ranks" for function, _, world_size, _ in calls)
+            raise RunError(f"{what} took longer than {timeout_s:.0f} s", "a rank hangs", "see its code") from error
         finally:
             _end_session(process)
-        failures = sorted(Path(folder).glob("*.failed"))
+        failures = sorted(Path(folder).glob("*/*.failed"))
         if process.returncode or failures:
             told = failures[0].read_text() if failures else errors.read_text(errors="replace")[-3000:]
-            raise RunError(f"{function} failed on rank {failures[0].stem if failures else '?'}", told, "see the traceback above")
-        return [pickle.loads((Path(folder) / f"{rank}.pkl").read_bytes()) for rank in range(world_size)]
+            function, parallel = calls[int(failures[0].parent.name) if failures else 0][:2]
+            rank = failures[0].stem if failures else "?"
+            raise RunError(f"{function} failed on rank {rank} of ({parallel})", told, "see the traceback above")
+        return [
+            [pickle.loads((Path(folder) / str(index) / f"{rank}.pkl").read_bytes()) for rank in range(world_size)]
+            for index, (_, _, world_size, _) in enumerate(calls)
+        ]
 
 
 def _end_session(process: subprocess.Popen) -> None:
@@ -60,7 +70,7 @@ def _end_session(process: subprocess.Popen) -> None:
 
 
 def _main(folder: Path) -> int:
-    function, parallel, world_size, kwargs = pickle.loads((folder / "call.pkl").read_bytes())
+    calls = pickle.loads((folder / "calls.pkl").read_bytes())
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     from tandem.devices import cpu
@@ -69,14 +79,22 @@ def _main(folder: Path) -> int:
     import torch
 
     torch.set_num_threads(1)
-    module, _, name = function.partition(":")
-    call = getattr(importlib.import_module(module), name)
+    functions = [getattr(importlib.import_module(module), name) for module, _, name in (call[0].partition(":") for call in calls)]
     import tandem.engine.engine  # noqa: F401  (imported before the fork)
 
+    gc.freeze()  # the collector would touch, and so copy, the shared pages
+    for index, (function, (_, parallel, world_size, kwargs)) in enumerate(zip(functions, calls)):
+        (folder / str(index)).mkdir()
+        if not _run_ranks(folder / str(index), function, parallel, world_size, kwargs):
+            return 1
+    return 0
+
+
+def _run_ranks(folder: Path, call, parallel: ParallelConfig, world_size: int, kwargs: dict[str, Any]) -> bool:
+    """Did all ranks succeed?"""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
-    gc.freeze()  # the collector would touch, and so copy, the shared pages
     ranks = []
     for rank in range(world_size):
         pid = os.fork()
@@ -90,8 +108,8 @@ def _main(folder: Path) -> int:
                 if other != pid:
                     with contextlib.suppress(ProcessLookupError):
                         os.kill(other, 9)
-            return 1
-    return 0
+            return False
+    return True
 
 
 def _rank_main(folder: Path, call, parallel: ParallelConfig, rank: int, world_size: int, port: int, kwargs: dict[str, Any]) -> int:

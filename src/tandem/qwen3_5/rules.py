@@ -1,6 +1,7 @@
 """How a Megatron parameter is made of Hugging Face tensors, and back, under tensor parallelism. Pure functions on tensors.
 
-A rule's `split(tensors, rank, size)` gives one rank's parameter, `merge(shards)` the Hugging Face tensors of all ranks' parameters.
+A rule's `split(tensors, rank, size)` gives one rank's parameter, `merge(shards)` the Hugging Face tensors of all ranks' parameters. A split
+reads no more of the tensors, which may be views of a mapped file, than the rank's part.
 """
 
 from dataclasses import dataclass
@@ -90,9 +91,9 @@ class GatedQKV:
     def split(self, tensors: list[Tensor], rank: int, size: int) -> Tensor:
         q_proj, k_proj, v_proj = tensors
         per_group = self.num_heads // self.num_groups
-        query, gate = q_proj.view(self.num_groups, per_group, 2, self.head_dim, -1).unbind(2)
-        key, value = (x.view(self.num_groups, 1, self.head_dim, -1) for x in (k_proj, v_proj))
-        return torch.cat([query, gate, key, value], 1).chunk(size)[rank].reshape(-1, q_proj.size(-1))
+        query, gate = q_proj.view(self.num_groups, per_group, 2, self.head_dim, -1).chunk(size)[rank].unbind(2)
+        key, value = (x.view(self.num_groups, 1, self.head_dim, -1).chunk(size)[rank] for x in (k_proj, v_proj))
+        return torch.cat([query, gate, key, value], 1).flatten(0, 2)
 
     def merge(self, shards: list[Tensor]) -> list[Tensor]:
         per_group, hidden = self.num_heads // self.num_groups, shards[0].size(-1)

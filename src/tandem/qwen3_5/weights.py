@@ -14,8 +14,10 @@ from typing import Protocol
 import torch
 from megatron.core import parallel_state
 from torch import Tensor
+from transformers import AutoModel
 
 from tandem.errors import UserError
+from tandem.qwen3_5.checkpoint import EMBEDDING, OUTPUT
 from tandem.qwen3_5.config import is_moe
 from tandem.qwen3_5.model import Qwen3_5Model
 from tandem.qwen3_5.rules import Columns, GatedQKV, HeadMajor, Rows, Rule, Stacked, Whole
@@ -40,17 +42,19 @@ class Entry:
 def weight_map(chunk: Qwen3_5Model) -> list[Entry]:
     """Entries of every parameter of this model chunk, in the order of the layers."""
     text, grouped, entries = chunk.hf_config.text_config, chunk.config.moe_grouped_gemm, []
+    experts = _local_experts(text)
     if chunk.pre_process:
-        entries.append(Entry("embedding.word_embeddings.weight", (TEXT + "embed_tokens.weight",), Rows()))
+        entries.append(Entry("embedding.word_embeddings.weight", (EMBEDDING,), Rows()))
         entries += _vision_map(chunk)
     for index, layer in enumerate(chunk.decoder.layers):
-        entries += _layer_map(text, f"decoder.layers.{index}.", f"{TEXT}layers.{layer.layer_number - 1}.", layer.layer_number - 1, grouped)
+        number = layer.layer_number - 1
+        entries += _layer_map(text, f"decoder.layers.{index}.", f"{TEXT}layers.{number}.", number, experts, grouped)
     if chunk.post_process:
         entries.append(Entry("decoder.final_layernorm.weight", (TEXT + "norm.weight",), Whole()))
         if not chunk.share_embeddings_and_output_weights:
-            entries.append(Entry("output_layer.weight", ("lm_head.weight",), Rows()))
+            entries.append(Entry("output_layer.weight", (OUTPUT,), Rows()))
         elif not chunk.pre_process:
-            entries.append(Entry("output_layer.weight", (TEXT + "embed_tokens.weight",), Rows()))
+            entries.append(Entry("output_layer.weight", (EMBEDDING,), Rows()))
     return entries
 
 
@@ -68,7 +72,7 @@ def _vision_map(chunk: Qwen3_5Model) -> list[Entry]:
     return entries
 
 
-def _layer_map(text, m: str, h: str, layer: int, grouped: bool) -> list[Entry]:
+def _layer_map(text, m: str, h: str, layer: int, experts: range, grouped: bool = False) -> list[Entry]:
     heads, groups, dim = text.num_attention_heads, text.num_key_value_heads, text.head_dim
     key_rows = text.linear_num_key_heads * text.linear_key_head_dim
     value_rows = text.linear_num_value_heads * text.linear_value_head_dim
@@ -97,7 +101,9 @@ def _layer_map(text, m: str, h: str, layer: int, grouped: bool) -> list[Entry]:
             (ma + "out_proj.weight", (hd + "out_proj.weight",), Columns()),
         ]
     entries = [Entry(*row) for row in table]
-    return entries + (_moe_map(text, m, h, grouped) if is_moe(text) else _mlp_map(text.intermediate_size, m + "mlp.{}.weight", h + "mlp."))
+    if not is_moe(text):
+        return entries + _mlp_map(text.intermediate_size, m + "mlp.{}.weight", h + "mlp.")
+    return entries + _moe_map(text, m, h, experts, grouped)
 
 
 def _mlp_map(rows: int, megatron: str, h: str, expert: bool = False) -> list[Entry]:
@@ -108,7 +114,7 @@ def _mlp_map(rows: int, megatron: str, h: str, expert: bool = False) -> list[Ent
     ]
 
 
-def _moe_map(text, m: str, h: str, grouped: bool) -> list[Entry]:
+def _moe_map(text, m: str, h: str, experts: range, grouped: bool) -> list[Entry]:
     """`grouped`: one module holds all experts of the rank, as fused layers have it."""
     entries = [
         Entry(m + "mlp.router.weight", (h + "mlp.gate.weight",), Whole()),
@@ -116,12 +122,29 @@ def _moe_map(text, m: str, h: str, grouped: bool) -> list[Entry]:
         *_mlp_map(text.shared_expert_intermediate_size, m + "mlp.shared_experts.{}.weight", h + "mlp.shared_expert."),
     ]
     width = text.moe_intermediate_size
-    num_local = text.num_experts // parallel_state.get_expert_model_parallel_world_size()
-    first = parallel_state.get_expert_model_parallel_rank() * num_local
-    for local in range(num_local):
-        expert = f"{m}mlp.experts.{{}}.weight{local}" if grouped else f"{m}mlp.experts.local_experts.{local}.{{}}.weight"
-        entries += _mlp_map(width, expert, f"{h}mlp.experts.{first + local}.", expert=True)
+    for local, expert in enumerate(experts):
+        megatron = f"{m}mlp.experts.{{}}.weight{local}" if grouped else f"{m}mlp.experts.local_experts.{local}.{{}}.weight"
+        entries += _mlp_map(width, megatron, f"{h}mlp.experts.{expert}.", expert=True)
     return entries
+
+
+def _local_experts(text) -> range:
+    """Those that this rank holds; empty of a dense model."""
+    num_local = getattr(text, "num_experts", 0) // parallel_state.get_expert_model_parallel_world_size()
+    first = parallel_state.get_expert_model_parallel_rank() * num_local
+    return range(first, first + num_local)
+
+
+def model_names(hf_config) -> set[str]:
+    """Hugging Face names of every tensor of the model that a config describes, those of all ranks; needs no process groups."""
+    text = hf_config.text_config
+    with torch.device("meta"):
+        vision = AutoModel.from_config(hf_config.vision_config)
+    names = {EMBEDDING, TEXT + "norm.weight"} | {"model.visual." + name for name, _ in vision.named_parameters()}
+    for layer in range(text.num_hidden_layers):
+        entries = _layer_map(text, "", f"{TEXT}layers.{layer}.", layer, range(getattr(text, "num_experts", 0)))
+        names |= {name for entry in entries for name in entry.hf}
+    return names if hf_config.tie_word_embeddings else names | {OUTPUT}
 
 
 def _group(entry: Entry) -> torch.distributed.ProcessGroup:
@@ -131,7 +154,7 @@ def _group(entry: Entry) -> torch.distributed.ProcessGroup:
 
 @torch.no_grad()
 def load(chunk: Qwen3_5Model, source: TensorSource) -> None:
-    """Fill every parameter of the chunk from Hugging Face tensors, cast to the parameter's dtype.
+    """Fill every parameter of the chunk from Hugging Face tensors, cast to the parameter's dtype, one entry at a time, this rank's part.
 
     Raises:
         UserError: a tensor is missing or has another shape than the config says.
@@ -141,14 +164,16 @@ def load(chunk: Qwen3_5Model, source: TensorSource) -> None:
     assert {entry.megatron for entry in entries} == set(parameters), {entry.megatron for entry in entries} ^ set(parameters)
     for entry in entries:
         group, parameter = _group(entry), parameters[entry.megatron]
-        value = entry.rule.split([source.get(name) for name in entry.hf], group.rank(), group.size())
-        if value.shape != parameter.shape:
-            raise UserError(
-                f"{' + '.join(entry.hf)} gives shape {tuple(value.shape)}",
-                f"the model's config asks for {tuple(parameter.shape)} on this rank",
-                "use the config.json that belongs to these weights",
-            )
-        parameter.copy_(value)
+        found = [source.get(name) for name in entry.hf]
+        expected = entry.rule.merge([torch.empty_like(parameter, device="meta")] * group.size())
+        for name, tensor, model in zip(entry.hf, found, expected):
+            if tensor.shape != model.shape:
+                raise UserError(
+                    f"{name} has shape {list(tensor.shape)}",
+                    f"the model's config asks for {list(model.shape)}",
+                    "use the config.json that belongs to these weights",
+                )
+        parameter.copy_(entry.rule.split(found, group.rank(), group.size()))
 
 
 @torch.no_grad()
@@ -167,7 +192,7 @@ def tensors(chunks: list[Qwen3_5Model]) -> Iterator[tuple[str, Tensor]]:
             else:
                 replica = parallel_state.get_data_parallel_rank(with_context_parallel=True)
             # the output weight tied to the embedding on another stage is published there
-            tied_copy = entry.megatron == "output_layer.weight" and entry.hf[0] != "lm_head.weight"
+            tied_copy = entry.megatron == "output_layer.weight" and entry.hf[0] != OUTPUT
             if replica != 0 or tied_copy:
                 continue
             group, parameter = _group(entry), parameters[entry.megatron].detach()

@@ -1,53 +1,64 @@
-"""Put the ranks' shares together as an ordinary Hugging Face folder, and read it again."""
+"""The policy as a Hugging Face folder like the one the run started from: same files, tensors, dtypes, order, index. Checked afterwards."""
 
-import json
+import mmap
 import os
 import shutil
 from pathlib import Path
 
-from safetensors import safe_open
-
-from tandem.errors import RunError
+from tandem.engine.export import Piece, cannot_write, write_at
+from tandem.qwen3_5.checkpoint import HuggingFaceFolder
+from tandem.run.export_check import check_export
 from tandem.run.groups import TrainGroup
-
-INDEX = "model.safetensors.index.json"
 
 
 def export(trainers: TrainGroup, source: Path, target: Path) -> Path:
-    """Write `target`: weights, index, and every other file of the start model's folder (config, tokenizer, processor, template).
+    """Write `target`, whole only once it has that name: trained tensors from the ranks, everything else as it is in `source`.
 
     Raises:
-        RunError: what was written does not hold every tensor that the index names.
+        RunError: a byte of a weight file was not written, or written twice, or reads back differently; names the tensor.
+        UserError: the target's disk is not shared by all nodes.
     """
+    folder = HuggingFaceFolder(source)
     beside = target.with_name(target.name + ".tmp")
     shutil.rmtree(beside, ignore_errors=True)
-    beside.mkdir(parents=True)
-    for file in source.iterdir():
-        if file.is_file() and file.suffix != ".safetensors" and file.name != INDEX:
-            shutil.copyfile(file, beside / file.name)
-    file_of = trainers.export(str(beside))
-    files = sorted(set(file_of.values()))
-    names = {file: f"model-{i + 1:05d}-of-{len(files):05d}.safetensors" for i, file in enumerate(files)}
-    for file, name in names.items():
-        os.rename(beside / file, beside / name)
-    weight_map = {tensor: names[file] for tensor, file in sorted(file_of.items())}
-    total = sum((beside / name).stat().st_size for name in names.values())
-    (beside / INDEX).write_text(json.dumps({"metadata": {"total_size": total}, "weight_map": weight_map}, indent=1))
-    _verify(beside, weight_map)
-    shutil.rmtree(target, ignore_errors=True)
-    os.replace(beside, target)
+    try:
+        beside.mkdir(parents=True)
+        for file in source.iterdir():
+            if file.is_file() and file.name not in folder.headers:
+                shutil.copyfile(file, beside / file.name)
+        pieces = [piece for name in folder.headers for piece in _begin_file(folder, name, beside)]
+        pieces += trainers.export(str(source), str(beside))
+        for path in (*beside.iterdir(), beside):
+            _sync(path)
+        check_export(folder, beside, pieces)
+        shutil.rmtree(target, ignore_errors=True)
+        os.replace(beside, target)
+        _sync(target.parent)
+    except OSError as error:
+        raise cannot_write(target, error) from error
     return target
 
 
-def _verify(folder: Path, weight_map: dict[str, str]) -> None:
-    found = {}
-    for name in sorted(set(weight_map.values())):
-        with safe_open(folder / name, "pt") as file:
-            found.update(dict.fromkeys(file.keys(), name))
-    if found != weight_map:
-        wrong = sorted(set(found.items()) ^ set(weight_map.items()))[:5]
-        raise RunError(
-            f"the export in {folder} does not hold what its index says: {wrong}",
-            "a file was lost while writing",
-            "check the disk and export again",
-        )
+def _begin_file(folder: HuggingFaceFolder, name: str, target: Path) -> list[Piece]:
+    """Make a weight file at its full size, with the header and the tensors outside the model; returns what was written of these."""
+    header, pieces = folder.headers[name], []
+    with (folder.path / name).open("rb") as read, (target / name).open("xb") as written:
+        written.write(header.raw)
+        written.truncate(header.file_bytes)
+        written.flush()
+        with mmap.mmap(read.fileno(), 0, access=mmap.ACCESS_READ) as mapping, memoryview(mapping) as content:
+            for file, tensor in folder.outside:
+                if file == name:
+                    stored = header.tensors[tensor]
+                    checksum = write_at(written.fileno(), content[stored.begin : stored.end], stored.begin)
+                    pieces.append(Piece(tensor, name, stored.begin, stored.end - stored.begin, checksum))
+    return pieces
+
+
+def _sync(path: Path) -> None:
+    """Wait until a file or folder is on the disk."""
+    file = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(file)
+    finally:
+        os.close(file)

@@ -9,6 +9,7 @@ from ray.exceptions import GetTimeoutError, RayActorError, RayTaskError
 
 from tandem.config.schema import Config
 from tandem.data.types import Prompt, Sequence
+from tandem.engine.export import Piece
 from tandem.errors import RunError, UserError
 from tandem.rollout.types import Completion, SamplingParams, requests_of
 from tandem.run import cluster
@@ -93,12 +94,9 @@ class TrainGroup:
     def save(self, path: str) -> None:
         self._all("saving", "save", path)
 
-    def export(self, path: str) -> dict[str, str]:
-        """{tensor name: file name} of the whole model."""
-        shares = self._all("exporting", "export", path)
-        merged = {name: file for share in shares for name, file in share.items()}
-        assert len(merged) == sum(map(len, shares)), "a tensor was exported twice"
-        return merged
+    def export(self, source: str, target: str) -> list[Piece]:
+        """Write all trained tensors into the weight files of `target`, which are laid out like those of `source`."""
+        return [piece for share in self._all("exporting", "export", source, target) for piece in share]
 
     def memory(self) -> dict[str, int]:
         """Peaks over the ranks, bytes."""

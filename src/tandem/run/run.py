@@ -7,6 +7,8 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+from transformers import AutoConfig
+
 from tandem.config.schema import Config
 from tandem.data.loader import Loader
 from tandem.data.prompts import PromptBuilder, build_prompts
@@ -78,7 +80,8 @@ class Run:
         """Bring every generator to the trainers' present weights, and check that no tensor was left out."""
         done = publish(self.trainers, self.generators, version, self.shared_memory_prefix)
         if version == 0:
-            expected, got = HuggingFaceFolder(self.model_path).names(), set(done.names)
+            tied = AutoConfig.from_pretrained(self.model_path).tie_word_embeddings
+            expected, got = HuggingFaceFolder(self.model_path, tied).names(), set(done.names)
             if expected != got:
                 raise RunError(
                     f"{len(expected ^ got)} tensors of the model were not published, or are not in it: {sorted(expected ^ got)[:5]}",
@@ -107,7 +110,7 @@ class Run:
         return final
 
     def export(self) -> Path:
-        """The policy as a Hugging Face folder, export/, read again and compared by name."""
+        """The policy as a Hugging Face folder, export/, laid out like the start model's and read again."""
         with self.track.phase("exporting"):
             return export.export(self.trainers, Path(self.model_path), self.run_dir / "export")
 

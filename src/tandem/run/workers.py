@@ -98,11 +98,11 @@ class TrainRank:
 
         checkpoint.save(self.engine, Path(path))
 
-    def export(self, path: str) -> dict[str, str]:
-        """Write this rank's share as safetensors; returns {tensor name: file name}."""
+    def export(self, source: str, target: str) -> list[Any]:
+        """Write this rank's share into the weight files of `target`; returns its `Piece`s."""
         from tandem.engine import export
 
-        return export.write_share(self.engine, Path(path), self.rank)
+        return export.write_share(self.engine, Path(source), Path(target))
 
     def memory(self) -> dict[str, int]:
         from tandem.devices import cpu
