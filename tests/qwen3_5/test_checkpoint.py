@@ -7,13 +7,14 @@ from pathlib import Path
 import pytest
 
 from tandem.qwen3_5.checkpoint import HuggingFaceFolder
-from tandem.qwen3_5.rules import Columns, GatedQKV, Rows, Stacked
+from tandem.qwen3_5.rules import Columns, GatedQKV, HeadMajor, Rows, Stacked
 from tests.memory import peak_growth
 
 MIB = 1 << 20
 LAYER = "model.language_model.layers.0."
 SHAPES = {  # F32
     "model.language_model.embed_tokens.weight": (65536, 1024),
+    "model.visual.blocks.0.attn.qkv.weight": (3 * 16 * 1024, 1024),
     LAYER + "self_attn.q_proj.weight": (64 * 2 * 256, 2048),
     LAYER + "self_attn.k_proj.weight": (8 * 256, 2048),
     LAYER + "self_attn.v_proj.weight": (8 * 256, 2048),
@@ -24,6 +25,7 @@ SHAPES = {  # F32
 CASES = {  # tensors, rule, MiB of one of 8 ranks
     "rows": (["model.language_model.embed_tokens.weight"], Rows(), 32),
     "attention": ([LAYER + f"self_attn.{x}_proj.weight" for x in "qkv"], GatedQKV(64, 8, 256), 36),
+    "vision_heads": (["model.visual.blocks.0.attn.qkv.weight"], HeadMajor(16), 24),
     "columns": ([LAYER + "self_attn.o_proj.weight"], Columns(), 32),
     "stacked": ([LAYER + "linear_attn.in_proj_qkv.weight"], Stacked(((16384, 16384, 32768),)), 32),
     "fused_expert": ([LAYER + f"mlp.experts.5.{x}_proj.weight" for x in ("gate", "up")], Stacked(((512,), (512,))), 0.5),
@@ -32,7 +34,7 @@ CASES = {  # tensors, rule, MiB of one of 8 ranks
 
 @pytest.fixture(scope="module")
 def large_folder(tmp_path_factory) -> Path:
-    """1.3 GiB of zeros that take no room on the disk."""
+    """1.5 GiB of zeros that take no room on the disk."""
     folder, at, header = tmp_path_factory.mktemp("large"), 0, {}
     for name, shape in SHAPES.items():
         size = 4
