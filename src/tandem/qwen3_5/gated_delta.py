@@ -18,9 +18,10 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-# The most sequences and chunks of a segment. An accelerator wants few, large kernels. A CPU wants as many chunks as stay in its caches,
-# CPU_WIDTH columns of keys and values over all heads and chunks, but with fewer than 4 chunks the calls would cost more than the work.
-ACCELERATOR_SEGMENT, CPU_WIDTH = (64, 128), 4096
+# Tokens of a chunk, and the most sequences and chunks of a segment. An accelerator wants few, large kernels. A CPU gains from short chunks,
+# whose pairs are less work, and from segments that stay in its caches, CPU_WIDTH columns of keys and values over all heads and chunks;
+# but with fewer than 8 chunks the calls would cost more than the work.
+ACCELERATOR_SEGMENT, CPU_CHUNK, CPU_WIDTH = (64, 64, 128), 32, 4096
 
 
 @dataclass(frozen=True)
@@ -44,17 +45,17 @@ class ChunkLayout:
     segments: tuple[Segment, ...]
 
 
-def segment_size(device: str, width: int) -> tuple[int, int]:
-    """The most sequences and the most chunks of a segment. `width`: H * (K + V)."""
+def segment_size(device: str, width: int) -> tuple[int, int, int]:
+    """Tokens of a chunk, the most sequences and the most chunks of a segment. `width`: H * (K + V)."""
     if device != "cpu":
         return ACCELERATOR_SEGMENT
-    max_chunks = max(4, CPU_WIDTH // width)
-    return max_chunks // 2, max_chunks
+    max_chunks = max(8, CPU_WIDTH // width)
+    return CPU_CHUNK, max_chunks // 4, max_chunks
 
 
-def chunk_layout(cu_seqlens: Tensor, width: int, device: str = "cpu", chunk_size: int = 64) -> ChunkLayout:
+def chunk_layout(cu_seqlens: Tensor, width: int, device: str = "cpu") -> ChunkLayout:
     """Args: cu_seqlens [S + 1] int, on the CPU; width: H * (K + V); device: where the rule will run."""
-    max_sequences, max_chunks = segment_size(device, width)
+    chunk_size, max_sequences, max_chunks = segment_size(device, width)
     lengths = cu_seqlens.diff().long()
     order = torch.argsort(lengths, descending=True, stable=True)
     starts, ends = cu_seqlens[:-1].long()[order, None], cu_seqlens[1:].long()[order, None]
