@@ -12,6 +12,7 @@ Shape letters: T tokens, S sequences, N chunks, n chunks of a segment, C chunk l
 R = 2 C rows: a chunk's queries, then its keys.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import torch
@@ -147,11 +148,12 @@ class _Chunks:
         self.token, self.is_token = layout.token_of_slot[segment.chunks], layout.is_token[segment.chunks]
         n, C = self.token.shape
         H, G, K = v.size(1), k.size(1), k.size(2)
-        qk = torch.empty(n, G, H // G, 2, C, K, dtype=torch.float32, device=v.device)
-        qk[:, :, :, 0], qk[:, :, :, 1] = (self.select(x)[:, :, None] for x in (q, k))
-        self.qk = qk.view(n * H, 2 * C, K)
-        self.norm = torch.linalg.vector_norm(self.qk, dim=-1, keepdim=True).square_().add_(1e-6).rsqrt_()  # [B, R, 1]
-        self.qk *= self.norm
+        qk, norm = (torch.empty(n, G, H // G, 2, C, size, dtype=torch.float32, device=v.device) for size in (K, 1))
+        for i, x in enumerate((q, k)):
+            x = self.select(x).float()[:, :, None]
+            norm[:, :, :, i] = torch.linalg.vector_norm(x, dim=-1, keepdim=True).square_().add_(1e-6).rsqrt_()
+            torch.mul(x, norm[:, :, :, i], out=qk[:, :, :, i])
+        self.qk, self.norm = qk.view(n * H, 2 * C, K), norm.view(n * H, 2 * C, 1)
         self.k, self.v = self.qk[:, C:], self.gather(v)
         self.beta, decay = self.gather(beta, mask=True), self.gather(g, mask=True).cumsum(-1)  # [B, C]
         self.weight = torch.cat([torch.full_like(self.beta, K**-0.5), -self.beta], -1)[..., None]  # [B, R, 1]
@@ -188,25 +190,28 @@ class _Chunks:
         x = x.sum(2) if x.size(2) > 1 else x[:, :, 0]
         out[torch.where(self.is_token, self.token, out.size(0) - 1)] = x.transpose(1, 2).to(out.dtype)
 
-    def scan(self, state: Tensor) -> tuple[Tensor, Tensor]:
-        """Advance `state` in place. Returns the state before each chunk [B, K, V] and the values written [B, C, V]."""
-        (state, end), C = (state.flatten(0, 1), 0), self.k.size(1)
-        states, new_values = state.new_empty(len(self.v), *state.shape[1:]), self.v * self.beta[..., None]
+    def scan(self, state: Tensor) -> Iterator[tuple[slice, Tensor, Tensor]]:
+        """Advance `state` in place. Yields each step's place in B, the state before it and the values it writes [its B, C, V]."""
+        (state, end), C, corrected = (state.flatten(0, 1), 0), self.k.size(1), self.v * self.beta[..., None]
         for count in self.steps:
             here, s = slice(end, end := end + count), state[:count]
-            states[here] = s
-            new_values[here] = self.inverse[here] @ new_values[here].baddbmm_(self.qk_in[here, C:], s)
-            s.mul_(self.chunk_decay[here]).baddbmm_(self.k_out[here].mT, new_values[here])
-        return states, new_values
+            new_values = self.inverse[here] @ corrected[here].baddbmm_(self.qk_in[here, C:], s)
+            yield here, s, new_values
+            s.mul_(self.chunk_decay[here]).baddbmm_(self.k_out[here].mT, new_values)
 
     def forward(self, state: Tensor) -> Tensor:
         """Outputs [B, C, V]. `state` is advanced in place."""
-        states, new_values = self.scan(state)
-        return torch.bmm(self.qk_in[:, : self.k.size(1)], states).baddbmm_(self.attention, new_values)
+        o = torch.empty_like(self.v)
+        for here, s, new_values in self.scan(state):
+            torch.bmm(self.qk_in[here, : self.k.size(1)], s, out=o[here])
+            o[here].baddbmm_(self.attention[here], new_values)
+        return o
 
     def backward(self, state: Tensor, d_o: Tensor, d_state: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
         """Gradients of q, k, v, g and beta. `state`: before the segment; `d_state` is taken back through the segment in place."""
-        states, new_values = self.scan(state)
+        states, new_values = state.new_empty(len(self.v), *state.shape[2:]), torch.empty_like(self.v)
+        for here, s, new in self.scan(state):
+            states[here], new_values[here] = s, new
         C, d_state = self.v.size(1), d_state.flatten(0, 1)
         d_rows = self.v.new_empty(len(self.v), 2 * C, self.v.size(2))  # of what the rows read
         d_rows[:, :C] = self.gather(d_o, mask=True)
@@ -215,7 +220,7 @@ class _Chunks:
         for count in reversed(self.steps):
             here, d_s = slice(start := start - count, start + count), d_state[:count]
             d_rows[here, C:] = self.inverse[here].mT @ d_new_values[here].baddbmm_(self.k_out[here], d_s)
-            d_k[here] = new_values[here] @ d_s.mT
+            torch.bmm(new_values[here], d_s.mT, out=d_k[here])
             d_s.mul_(self.chunk_decay[here]).baddbmm_(self.qk_in[here].mT, d_rows[here])
             d_g[here] = (states[here] * d_s).sum((-1, -2))[:, None]
 
