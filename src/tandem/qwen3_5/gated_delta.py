@@ -110,7 +110,7 @@ class _GatedDeltaRule(torch.autograd.Function):
     @staticmethod
     def forward(ctx, q, k, v, g, beta, initial_state, layout):
         state, states_before = initial_state.float()[layout.order], []
-        o = v.new_empty(v.size(0) + 1, *v.shape[1:])  # the last row takes what padding slots write
+        o = v.new_empty(v.size(0) + 1, *v.shape[1:])
         for segment in layout.segments:
             if any(ctx.needs_input_grad):
                 states_before.append(state[segment.sequences].clone())
@@ -146,6 +146,7 @@ class _Chunks:
     def __init__(self, q, k, v, g, beta, layout: ChunkLayout, segment: Segment):
         self.steps = [count * v.size(1) for count in segment.steps]  # in B
         self.token, self.is_token = layout.token_of_slot[segment.chunks], layout.is_token[segment.chunks]
+        self.target = torch.where(self.is_token, self.token, v.size(0))  # padding slots write into a row past the last
         n, C = self.token.shape
         H, G, K = v.size(1), k.size(1), k.size(2)
         qk, norm = (torch.empty(n, G, H // G, 2, C, size, dtype=torch.float32, device=v.device) for size in (K, 1))
@@ -157,7 +158,7 @@ class _Chunks:
         self.k, self.v = self.qk[:, C:], self.gather(v)
         self.beta, decay = self.gather(beta, mask=True), self.gather(g, mask=True).cumsum(-1)  # [B, C]
         self.weight = torch.cat([torch.full_like(self.beta, K**-0.5), -self.beta], -1)[..., None]  # [B, R, 1]
-        self.row_decay = decay.exp().repeat(1, 2)[..., None]
+        self.row_decay = decay.exp()[:, None].expand(-1, 2, -1).reshape(n * H, 2 * C, 1)
         self.decay_out = (decay[:, -1:] - decay).exp()[..., None]
         self.chunk_decay = decay[:, -1, None, None].exp()
         self.qk_in = self.qk * (self.weight * self.row_decay)  # reads the state
@@ -188,45 +189,46 @@ class _Chunks:
         """[B, C, ...] -> its rows of [T + 1, H, ...]; value heads that share a key head are summed."""
         x = x.unflatten(0, (len(self.token), out.size(1), -1))
         x = x.sum(2) if x.size(2) > 1 else x[:, :, 0]
-        out[torch.where(self.is_token, self.token, out.size(0) - 1)] = x.transpose(1, 2).to(out.dtype)
+        out[self.target] = x.transpose(1, 2).to(out.dtype)
 
-    def scan(self, state: Tensor) -> Iterator[tuple[slice, Tensor, Tensor]]:
-        """Advance `state` in place. Yields each step's place in B, the state before it and the values it writes [its B, C, V]."""
+    def scan(self, state: Tensor, rows: slice) -> Iterator[tuple[slice, Tensor, Tensor, Tensor]]:
+        """Advance `state` in place. Yields each step's place in B, the state before it, what `rows` read, and the values written."""
         (state, end), C, corrected = (state.flatten(0, 1), 0), self.k.size(1), self.v * self.beta[..., None]
         for count in self.steps:
             here, s = slice(end, end := end + count), state[:count]
-            new_values = self.inverse[here] @ corrected[here].baddbmm_(self.qk_in[here, C:], s)
-            yield here, s, new_values
+            reads = self.qk_in[here, rows] @ s
+            new_values = self.inverse[here] @ corrected[here].add_(reads[:, -C:])
+            yield here, s, reads, new_values
             s.mul_(self.chunk_decay[here]).baddbmm_(self.k_out[here].mT, new_values)
 
     def forward(self, state: Tensor) -> Tensor:
         """Outputs [B, C, V]. `state` is advanced in place."""
-        o = torch.empty_like(self.v)
-        for here, s, new_values in self.scan(state):
-            torch.bmm(self.qk_in[here, : self.k.size(1)], s, out=o[here])
-            o[here].baddbmm_(self.attention[here], new_values)
+        o, C = torch.empty_like(self.v), self.k.size(1)
+        for here, _, reads, new_values in self.scan(state, slice(None)):
+            torch.baddbmm(reads[:, :C], self.attention[here], new_values, out=o[here])
         return o
 
     def backward(self, state: Tensor, d_o: Tensor, d_state: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
         """Gradients of q, k, v, g and beta. `state`: before the segment; `d_state` is taken back through the segment in place."""
         states, new_values = state.new_empty(len(self.v), *state.shape[2:]), torch.empty_like(self.v)
-        for here, s, new in self.scan(state):
-            states[here], new_values[here] = s, new
         C, d_state = self.v.size(1), d_state.flatten(0, 1)
+        for here, s, _, new in self.scan(state, slice(C, None)):
+            states[here], new_values[here] = s, new
         d_rows = self.v.new_empty(len(self.v), 2 * C, self.v.size(2))  # of what the rows read
         d_rows[:, :C] = self.gather(d_o, mask=True)
-        d_k, d_g = torch.empty_like(self.k_out), torch.empty_like(self.beta)
+        d_qk, d_k, d_g = (torch.empty_like(x) for x in (self.qk, self.k_out, self.beta))
         d_new_values, start = self.attention.mT @ d_rows[:, :C], len(states)
         for count in reversed(self.steps):
             here, d_s = slice(start := start - count, start + count), d_state[:count]
             d_rows[here, C:] = self.inverse[here].mT @ d_new_values[here].baddbmm_(self.k_out[here], d_s)
             torch.bmm(new_values[here], d_s.mT, out=d_k[here])
             d_s.mul_(self.chunk_decay[here]).baddbmm_(self.qk_in[here].mT, d_rows[here])
-            d_g[here] = (states[here] * d_s).sum((-1, -2))[:, None]
+            torch.bmm(d_rows[here], states[here].mT, out=d_qk[here])
+            d_g[here] = states[here].mul_(d_s).sum((-1, -2))[:, None]
 
         d_pairs = self.of_pairs(d_rows @ new_values.mT)
         d_pairs[:, C:].diagonal(dim1=1, dim2=2).zero_()
-        d_qk = (d_rows @ states.mT).mul_(self.row_decay).baddbmm_(d_pairs, self.k)  # of the rows, for a weight of 1
+        d_qk.mul_(self.row_decay).baddbmm_(d_pairs, self.k)  # of the rows, for a weight of 1
         d_k = d_k.mul_(self.decay_out).baddbmm_(d_pairs.mul_(self.weight).mT, self.qk)  # of the keys that wrote
         along, along_k = (d_qk * self.qk).sum(-1, keepdim=True), (d_k * self.k).sum(-1, keepdim=True)
         # a row grows with the decay before it, a key that wrote shrinks; the sum over a chunk is what its first state gets
