@@ -65,7 +65,9 @@ def assert_equal_up_to(actual: dict, expected: dict, tolerance: float) -> None:
 
 
 @pytest.mark.parametrize("segment", [(32, 2, 8), (64, 2, 4), (64, 64, 128)], ids=str)
-@pytest.mark.parametrize("lengths", [[1], [31], [32], [33], [63], [64], [65], [1, 63, 64, 65, 1], [70, 0, 5], [200, 3, 129, 64, 300]], ids=str)
+@pytest.mark.parametrize(
+    "lengths", [[1], [31], [32], [33], [63], [64], [65], [1, 63, 64, 65, 1], [70, 0, 5], [200, 3, 129, 64, 300]], ids=str
+)
 def test_outputs_states_and_gradients_are_those_of_the_recurrence(lengths, segment, monkeypatch):
     monkeypatch.setattr(gated_delta, "segment_size", lambda device, width: segment)
     inputs = make_inputs(lengths)

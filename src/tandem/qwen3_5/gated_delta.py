@@ -164,15 +164,11 @@ class _Chunks:
         self.qk_in = self.qk * (self.weight * self.row_decay)  # reads the state
         self.k_out = self.k * self.decay_out  # writes the state
         self.pair_decay = (decay[:, :, None] - decay[:, None]).exp_().tril_()[:, None]  # [B, 1, C, C]
-        pairs = self.of_pairs(self.qk @ self.k.mT).mul_(self.weight)
-        self.attention, system = pairs.split(C, 1)
+        pairs = self.qk @ self.k.mT
+        pairs.unflatten(1, (2, C)).mul_(self.pair_decay)
+        self.attention, system = pairs.mul_(self.weight).split(C, 1)  # on the diagonal of `system` is a key with itself: not looked at
         eye = torch.eye(C, device=v.device).expand_as(system)
-        # of 1 - system; entries within 1; the diagonal is not looked at
-        self.inverse = torch.linalg.solve_triangular(-system, eye, upper=False, left=False, unitriangular=True)
-
-    def of_pairs(self, x: Tensor) -> Tensor:
-        x.unflatten(1, (2, -1)).mul_(self.pair_decay)
-        return x
+        self.inverse = torch.linalg.solve_triangular(-system, eye, upper=False, unitriangular=True)  # of 1 - system; entries within 1
 
     def select(self, x: Tensor) -> Tensor:
         """[T, H, ...] -> [n, H, C, ...]"""
@@ -226,12 +222,13 @@ class _Chunks:
             torch.bmm(d_rows[here], states[here].mT, out=d_qk[here])
             d_g[here] = states[here].mul_(d_s).sum((-1, -2))[:, None]
 
-        d_pairs = self.of_pairs(d_rows @ new_values.mT)
+        d_pairs = d_rows @ new_values.mT
+        d_pairs.unflatten(1, (2, C)).mul_(self.pair_decay)
         d_pairs[:, C:].diagonal(dim1=1, dim2=2).zero_()
         d_qk.mul_(self.row_decay).baddbmm_(d_pairs, self.k)  # of the rows, for a weight of 1
         d_k = d_k.mul_(self.decay_out).baddbmm_(d_pairs.mul_(self.weight).mT, self.qk)  # of the keys that wrote
         along, along_k = (d_qk * self.qk).sum(-1, keepdim=True), (d_k * self.k).sum(-1, keepdim=True)
-        # a row grows with the decay before it, a key that wrote shrinks; the sum over a chunk is what its first state gets
+        # what a row reads grows with its decay, what a key writes shrinks; over a chunk that adds up to <state, d_state> before it, in d_g
         growth = (along * self.weight).view(-1, 2, C).sum(1) - along_k[..., 0]
         d_g -= growth.cumsum(-1) - growth
         d_v_beta = d_rows[:, C:]
