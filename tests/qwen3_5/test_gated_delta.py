@@ -11,7 +11,7 @@ from tandem.qwen3_5 import gated_delta
 from tandem.qwen3_5.causal_conv import causal_conv
 from tandem.qwen3_5.gated_delta import chunk_layout, gated_delta_rule
 
-WIDTH = 1024  # that of larger heads than these, for which a CPU's segments have 4 chunks
+WIDTH = 1024  # that of larger heads than these, for which a CPU's segments have 8 chunks
 KEY_HEADS, VALUE_HEADS, KEY_DIM, VALUE_DIM = 2, 4, 16, 24
 NAMES = ("q", "k", "v", "g", "beta", "initial_state")
 
@@ -64,8 +64,10 @@ def assert_equal_up_to(actual: dict, expected: dict, tolerance: float) -> None:
         assert error <= tolerance * max(1.0, float(right.abs().max())), f"{name} is off by {error:.2e}"
 
 
-@pytest.mark.parametrize("segment", [(2, 4), (64, 128)], ids=str)
-@pytest.mark.parametrize("lengths", [[1], [63], [64], [65], [1, 63, 64, 65, 1], [70, 0, 5], [200, 3, 129, 64, 300]], ids=str)
+@pytest.mark.parametrize("segment", [(32, 2, 8), (64, 2, 4), (64, 64, 128)], ids=str)
+@pytest.mark.parametrize(
+    "lengths", [[1], [31], [32], [33], [63], [64], [65], [1, 63, 64, 65, 1], [70, 0, 5], [200, 3, 129, 64, 300]], ids=str
+)
 def test_outputs_states_and_gradients_are_those_of_the_recurrence(lengths, segment, monkeypatch):
     monkeypatch.setattr(gated_delta, "segment_size", lambda device, width: segment)
     inputs = make_inputs(lengths)
@@ -247,8 +249,8 @@ def test_a_pack_shorter_than_the_filter_is_convolved_too():
     assert torch.equal(causal_conv(x, weight, torch.tensor([0])), F.silu(torch.tensor([[1.0]])))
 
 
-def test_a_segment_holds_more_chunks_of_small_heads_and_never_less_than_four():
-    assert gated_delta.segment_size("cpu", 4 * 2 * 128) == (2, 4)
-    assert gated_delta.segment_size("cpu", 4 * 2 * 32) == (8, 16)
-    assert gated_delta.segment_size("cpu", 64 * 2 * 128) == (2, 4)
-    assert gated_delta.segment_size("npu:0", 4 * 2 * 32) == (64, 128)
+def test_a_segment_holds_more_chunks_of_small_heads_and_never_less_than_eight():
+    assert gated_delta.segment_size("cpu", 4 * 2 * 128) == (32, 2, 8)
+    assert gated_delta.segment_size("cpu", 4 * 2 * 32) == (32, 4, 16)
+    assert gated_delta.segment_size("cpu", 64 * 2 * 128) == (32, 2, 8)
+    assert gated_delta.segment_size("npu:0", 4 * 2 * 32) == (64, 64, 128)
