@@ -2,7 +2,8 @@
 
     python benchmarks/layouts.py [--only NAME ...] [--quick] [--guide] [--json FILE]
 
-`--quick` runs those of at most two ranks. `--guide` adds 64 ranks in the 122B layout of the Ascend guide (TP2 PP4 EP16): minutes and about 12 GB on two cores.
+`--quick` runs those of at most two ranks. `--guide` adds 64 ranks in the 122B layout of the Ascend guide (TP2 PP4 EP16): minutes and about
+12 GB on two cores.
 Exit code 1 when a layout is off by more than 1e-4 in a log-prob, 1e-5 in a loss or 1e-3 in a gradient norm (relative).
 """
 

@@ -112,3 +112,30 @@ def count_forwards(model_path: str, parallel: ParallelConfig, sequences: list[Se
             count("attention", layer.self_attention.core_attention)
     engine.update(sequences[:1], supervised=True, lr=1e-3)
     return counts
+
+
+def train_into_a_trap(
+    model_path: str, parallel: ParallelConfig, sequences: list[Sequence], trap: str, num_steps: int, lr: float, **sections
+) -> dict:
+    """`score_and_train` as Megatron-Core 0.16.1 would have it without our settings: what they prevent."""
+    from tandem.engine import engine
+    from tandem.qwen3_5 import build
+
+    make_config, mark = engine.transformer_config, build.mark_parameters
+
+    def batched_p2p(*args):
+        config = make_config(*args)
+        config.overlap_p2p_comm, config.batch_p2p_comm = False, True
+        return config
+
+    def experts_unmarked(chunk) -> None:
+        mark(chunk)
+        for parameter in chunk.parameters():
+            if hasattr(parameter, "allreduce"):
+                del parameter.allreduce
+
+    if trap == "interleaved pipeline":
+        engine.transformer_config = batched_p2p
+    elif trap == "expert gradients":
+        build.mark_parameters = experts_unmarked
+    return score_and_train(model_path, parallel, sequences, num_steps, lr, **sections)

@@ -7,6 +7,7 @@ import torch
 from tandem.config.schema import ParallelConfig
 from tandem.engine.fork_ranks import fork_ranks
 from tests.engine.layouts import LAYOUTS, LR, NUM_STEPS, measure
+from tests.engine.test_packed import CHUNK, text_sequence, weighted
 from tests.examples import make_sequences, write_tiny_model
 
 FORMS = {  # layout, settings
@@ -77,6 +78,16 @@ def test_log_probs_losses_and_gradient_norms_are_those_of_transformers(layout, t
 def test_how_a_batch_is_cut_or_recomputed_does_not_change_it(form, tiny_model, sequences, reference):
     layout, sections = FORMS[form]
     assert_equal_to_transformers(LAYOUTS[layout], tiny_model, sequences, reference, **sections)
+
+
+@pytest.mark.parametrize(("trap", "layout"), [("expert gradients", "tp2_etp1"), ("interleaved pipeline", "pp2_vpp2")])
+def test_without_our_setting_megatron_trains_wrong_and_says_nothing(trap, layout, tiny_model):
+    """If this fails, Megatron has mended it and the setting can go. That ours is right is tested with the layouts."""
+    equal = weighted([text_sequence(CHUNK, seed) for seed in range(4)])  # of different lengths the pipeline would break loudly
+    batch = {"micro_batch_size": 1}
+    right = measure(LAYOUTS["single"], tiny_model, equal, batch=batch)
+    wrong = measure(LAYOUTS[layout], tiny_model, equal, batch=batch, function="tests.engine.ranks:train_into_a_trap", trap=trap)
+    assert np.abs(wrong.losses / right.losses - 1).max() > 50 * 1e-5, "fifty times what layouts may differ by"
 
 
 @pytest.mark.parametrize(
