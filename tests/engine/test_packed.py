@@ -7,7 +7,7 @@ import pytest
 
 from tandem.config.schema import ParallelConfig
 from tandem.data.types import Prompt, Row, Sequence
-from tandem.engine.fork_ranks import fork_ranks
+from tandem.engine.fork_ranks import fork_each, fork_ranks
 from tandem.errors import RunError
 from tests.engine.layouts import LAYOUTS
 
@@ -31,28 +31,62 @@ def weighted(sequences: list[Sequence]) -> list[Sequence]:
     return [replace(s, fields={"weights": np.full(len(s.response_ids), 1 / total, np.float32)}) for s in sequences]
 
 
-def run(function: str, folder, sequences: list[Sequence], layout: str = "single", **sections) -> list:
-    world_size, sizes = LAYOUTS[layout]
-    call = {"model_path": str(folder), "sequences": sequences, **sections}
-    return fork_ranks(f"tests.engine.ranks:{function}", ParallelConfig(**sizes), world_size, **call)
-
-
-def logprobs(model, sequences: list[Sequence], layout: str = "single", **sections) -> list[np.ndarray]:
-    scored = {index: values[0] for share in run("score", model, sequences, layout, **sections) for index, values in share.items()}
-    return [scored[index] for index in range(len(sequences))]
+NEIGHBOURS = {"before": [text_sequence(5), text_sequence(90)], "after": [None, text_sequence(CHUNK, seed=1)]}  # None: a row with images
+IMAGES = {  # layout, which of two micro-batches has an image
+    "dp2_none": ("dp2", False),
+    "dp2_one_rank": ("dp2", True),
+    "pp2_none": ("pp2", False),
+    "tp2_cp2_ep2_one_micro_batch": ("tp2_cp2_ep2", True),
+}
 
 
 @pytest.fixture(scope="module")
-def mixed(sequences) -> list[Sequence]:
-    """Text of one token, two, around one chunk and around two, next to rows with one and with two images."""
+def results(tiny_model, sequences) -> dict:
+    """What the ranks of every case gave, from one start of Python. Keys: case, variants."""
     lengths = (1, 2, CHUNK - 1, CHUNK, CHUNK + 1, 2 * CHUNK, 2 * CHUNK + 1)
-    return weighted([sequences[2], *map(text_sequence, lengths), sequences[1], sequences[7]])
+    mixed = weighted([sequences[2], *map(text_sequence, lengths), sequences[1], sequences[7]])  # rows with two images and with one
+    calls = {}
+    for form, batch in {"packed": PACKED, "one by one": ONE_BY_ONE}.items():
+        for function in ("score", "gradients"):
+            calls[function, form] = (function, "single", {"sequences": mixed, "batch": batch})
+    for which, (first, last) in NEIGHBOURS.items():
+        kept = weighted([first or sequences[2], text_sequence(CHUNK + 1), sequences[1], last])
+        for layout in ("single", "cp2"):
+            calls["neighbours", which, layout] = ("score", layout, {"sequences": kept, "batch": PACKED})
+    for freeze in (False, True):
+        settings = {"num_steps": 2, "lr": 1e-3, "model": {"dtype": "float32", "freeze_vision": freeze}, "batch": ONE_BY_ONE}
+        for case, (layout, one_image) in IMAGES.items():
+            call = settings | {"sequences": weighted([text_sequence(40), sequences[1] if one_image else text_sequence(41)])}
+            calls["images", case, freeze] = ("score_and_train", layout, call)
+            calls["images", one_image, freeze] = ("score_and_train", "single", call)
+    shares = fork_each(
+        [
+            (
+                f"tests.engine.ranks:{function}",
+                ParallelConfig(**LAYOUTS[layout][1]),
+                LAYOUTS[layout][0],
+                {"model_path": str(tiny_model), **call},
+            )
+            for function, layout, call in calls.values()
+        ]
+    )
+    return dict(zip(calls, shares))
 
 
-def test_packed_log_probs_and_every_parameter_s_gradient_are_those_of_one_by_one(tiny_model, mixed):
-    packed, single = (logprobs(tiny_model, mixed, batch=batch) for batch in (PACKED, ONE_BY_ONE))
+def logprobs(shares: list[dict]) -> list[np.ndarray]:
+    scored = {index: values[0] for share in shares for index, values in share.items()}
+    return [scored[index] for index in range(len(scored))]
+
+
+def test_packed_log_probs_are_those_of_one_by_one(results):
+    """Text of one token, two, around one chunk and around two, next to rows with images."""
+    packed, single = (logprobs(results["score", form]) for form in ("packed", "one by one"))
+    assert len(packed) == 10
     assert max(np.abs(a - b).max(initial=0) for a, b in zip(packed, single)) <= 1e-5
-    [packed], [single] = (run("gradients", tiny_model, mixed, batch=batch) for batch in (PACKED, ONE_BY_ONE))
+
+
+def test_every_parameter_s_gradient_on_packed_sequences_is_that_of_one_by_one(results):
+    [packed], [single] = (results["gradients", form] for form in ("packed", "one by one"))
     assert packed.keys() == single.keys() and len(packed) > 100
     for name, right in single.items():
         assert np.abs(packed[name] - right).max() <= 1e-4 * np.abs(right).max(), name
@@ -61,29 +95,18 @@ def test_packed_log_probs_and_every_parameter_s_gradient_are_those_of_one_by_one
 
 
 @pytest.mark.parametrize("layout", ["single", "cp2"])
-def test_another_neighbour_does_not_change_a_sequence(layout, tiny_model, sequences):
-    kept = [text_sequence(CHUNK + 1), sequences[1]]
-    before, after = [text_sequence(5), text_sequence(90)], [sequences[2], text_sequence(CHUNK, seed=1)]
-    found = []
-    for first, last in (before, after):
-        found.append(logprobs(tiny_model, weighted([first, *kept, last]), layout, batch=PACKED)[1:3])
-    for a, b in zip(*found):
+def test_another_neighbour_does_not_change_a_sequence(layout, results):
+    before, after = (logprobs(results["neighbours", which, layout])[1:3] for which in NEIGHBOURS)
+    for a, b in zip(before, after):
         np.testing.assert_allclose(a, b, rtol=0, atol=1e-5)
 
 
-@pytest.mark.parametrize(
-    ("layout", "images"),
-    [("dp2", "none"), ("dp2", "one rank"), ("pp2", "none"), ("tp2_cp2_ep2", "one of two micro-batches")],
-    ids=lambda x: x.replace(" ", "_"),
-)
+@pytest.mark.parametrize("case", IMAGES)
 @pytest.mark.parametrize("freeze", [False, True], ids=["trained", "frozen"])
-def test_ranks_and_micro_batches_without_an_image_train_like_the_rest(layout, images, freeze, tiny_model, sequences):
+def test_ranks_and_micro_batches_without_an_image_train_like_the_rest(case, freeze, results):
     """Where the tower sees nothing it must neither hang its peers nor change their gradient norm."""
-    texts = [text_sequence(40), text_sequence(41)]
-    batch = weighted(texts if images == "none" else [texts[0], sequences[1]])
-    settings = {"num_steps": 2, "lr": 1e-3, "model": {"dtype": "float32", "freeze_vision": freeze}, "batch": ONE_BY_ONE}
-    [single] = run("score_and_train", tiny_model, batch, **settings)
-    for share in run("score_and_train", tiny_model, batch, layout, **settings):
+    [single] = results["images", IMAGES[case][1], freeze]
+    for share in results["images", case, freeze]:
         for step, right in zip(share["steps"], single["steps"]):
             assert step["grad_norm"] == pytest.approx(right["grad_norm"], rel=1e-4)
 
@@ -94,5 +117,6 @@ def test_video_tokens_are_refused_by_name(tiny_model):
     video = AutoConfig.from_pretrained(tiny_model).video_token_id
     sequence = text_sequence(20)
     with_video = replace(sequence, prompt=replace(sequence.prompt, token_ids=np.append(sequence.prompt.token_ids[:-1], video)))
+    call = {"model_path": str(tiny_model), "sequences": weighted([with_video])}
     with pytest.raises(RunError, match="a sequence holds video tokens"):
-        logprobs(tiny_model, weighted([with_video]))
+        fork_ranks("tests.engine.ranks:score", ParallelConfig(), 1, **call)

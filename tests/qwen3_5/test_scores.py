@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from tandem.config.schema import ParallelConfig
-from tandem.engine.fork_ranks import fork_ranks
+from tandem.engine.fork_ranks import fork_each
 from tandem.qwen3_5.scores import CHUNK_BYTES, chunk_size
 from tests.qwen3_5.scores_ranks import BANNED, make_inputs
 
@@ -24,21 +24,35 @@ def whole(temperature: float, entropy_grad: bool) -> dict[str, np.ndarray]:
     return {"scores": scores.detach().numpy(), "d_hidden": d_hidden.numpy(), "d_weight": d_weight.numpy()}
 
 
+CASES = [(1, 1.0, False), (4, 0.7, True), (0, 0.7, False), (11, 1.3, True)]  # chunk, temperature, entropy_grad
+CHUNKS = (2, 8, 16)
+
+
+@pytest.fixture(scope="module")
+def results() -> list[list]:
+    """For each tp, of each case, what its ranks gave; then the largest tensors."""
+    names = ("chunk", "temperature", "entropy_grad")
+    cases = [
+        ("tests.qwen3_5.scores_ranks:scores_and_gradients", ParallelConfig(tp=tp), tp, dict(zip(names, case)))
+        for tp in (1, 2)
+        for case in CASES
+    ]
+    return fork_each(cases + [("tests.qwen3_5.scores_ranks:largest_tensor", ParallelConfig(), 1, {"chunk": chunk}) for chunk in CHUNKS])
+
+
 @pytest.mark.parametrize("tp", [1, 2])
-@pytest.mark.parametrize(("chunk", "temperature", "entropy_grad"), [(1, 1.0, False), (4, 0.7, True), (0, 0.7, False), (11, 1.3, True)])
-def test_scores_and_gradients_are_those_of_a_whole_log_softmax(tp, chunk, temperature, entropy_grad):
-    settings = {"chunk": chunk, "temperature": temperature, "entropy_grad": entropy_grad}
-    shares = fork_ranks("tests.qwen3_5.scores_ranks:scores_and_gradients", ParallelConfig(tp=tp), tp, **settings)
-    expected = whole(temperature, entropy_grad)
+@pytest.mark.parametrize("case", range(len(CASES)))
+def test_scores_and_gradients_are_those_of_a_whole_log_softmax(tp, case, results):
+    shares, expected = results[(tp - 1) * len(CASES) + case], whole(*CASES[case][1:])
+    assert len(shares) == tp
     for share in shares:
         np.testing.assert_allclose(share["scores"], expected["scores"], rtol=0, atol=5e-6)
     np.testing.assert_allclose(sum(share["d_hidden"] for share in shares), expected["d_hidden"], rtol=0, atol=2e-5)
     np.testing.assert_allclose(np.concatenate([share["d_weight"] for share in shares]), expected["d_weight"], rtol=0, atol=2e-5)
 
 
-def test_no_tensor_of_tokens_times_vocabulary_exists_and_the_largest_grows_with_the_chunk():
-    call = "tests.qwen3_5.scores_ranks:largest_tensor"
-    assert [fork_ranks(call, ParallelConfig(), 1, chunk=chunk) for chunk in (2, 8, 16)] == [[2 * 4096], [8 * 4096], [16 * 4096]]
+def test_no_tensor_of_tokens_times_vocabulary_exists_and_the_largest_grows_with_the_chunk(results):
+    assert results[-len(CHUNKS) :] == [[chunk * 4096] for chunk in CHUNKS]
 
 
 def test_the_default_chunk_is_a_bound_in_bytes():
