@@ -21,7 +21,7 @@ from rich.table import Table
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from tests.engine.layouts import GUIDE_122B, LAYOUTS, Measured, measure
+from tests.engine.layouts import GUIDE_122B, LAYOUTS, Case, Measured, measure
 from tests.examples import make_sequences, write_tiny_model
 
 LIMITS = {"max_abs_logprob_diff": 1e-4, "loss_rel_diff": 1e-5, "grad_norm_rel_diff": 1e-3}
@@ -48,10 +48,10 @@ def main() -> int:
             if size not in references:
                 model = write_tiny_model(Path(folder) / size, size)
                 sequences = make_sequences(model)
-                references[size] = (model, sequences, measure(LAYOUTS["single"], model, sequences))
+                references[size] = (model, sequences, measure([Case(LAYOUTS["single"], model, sequences)])[0])
             model, sequences, single = references[size]
             began = time.monotonic()
-            measured = measure(layout, model, sequences, timeout_s=3000)
+            [measured] = measure([Case(layout, model, sequences)], timeout_s=3000)
             seconds = time.monotonic() - began
             errors = {
                 "max_abs_logprob_diff": float(max(np.abs(ours - theirs).max() for ours, theirs in zip(measured.logprobs, single.logprobs))),

@@ -1,12 +1,12 @@
 """Layouts that tests and benchmarks run, and what is measured of each."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
 
 from tandem.config.schema import ParallelConfig
-from tandem.engine.fork_ranks import fork_ranks
+from tandem.engine.fork_ranks import fork_each
 
 NUM_STEPS, LR = 4, 2e-3
 
@@ -37,23 +37,38 @@ class Measured:
     grad_norms: np.ndarray  # [NUM_STEPS, ranks], before clipping
 
 
-def measure(
-    layout: tuple[int, dict[str, int]],
-    model: Path,
-    sequences: list,
-    *,
-    timeout_s: float = 300,
-    function: str = "tests.engine.ranks:score_and_train",
-    **sections,
-) -> Measured:
-    """Supervised steps of `model` under a layout and with other settings of `sections`, put together from all ranks."""
-    world_size, sizes = layout
-    call = {"model_path": str(model), "sequences": sequences, "num_steps": NUM_STEPS, "lr": LR, **sections}
-    shares = fork_ranks(function, ParallelConfig(**sizes), world_size, timeout_s=timeout_s, **call)
+@dataclass(frozen=True)
+class Case:
+    """Supervised steps of a model under a layout; `settings`: other sections of the configuration."""
+
+    layout: tuple[int, dict[str, int]]
+    model: Path
+    sequences: list
+    settings: dict = field(default_factory=dict)
+    function: str = "tests.engine.ranks:score_and_train"
+
+
+def measure(cases: list[Case], *, timeout_s: float = 900) -> list[Measured]:
+    """What all ranks of each case gave, put together; Python starts once."""
+    steps = {"num_steps": NUM_STEPS, "lr": LR}
+    calls = [
+        (
+            case.function,
+            ParallelConfig(**sizes),
+            world_size,
+            {"model_path": str(case.model), "sequences": case.sequences, **steps, **case.settings},
+        )
+        for case in cases
+        for world_size, sizes in [case.layout]
+    ]
+    return [_put_together(shares, len(case.sequences)) for case, shares in zip(cases, fork_each(calls, timeout_s=timeout_s))]
+
+
+def _put_together(shares: list[dict], num_sequences: int) -> Measured:
     scored = {index: logprobs for share in shares for index, (logprobs, _) in share["before"].items()}
-    assert sorted(scored) == list(range(len(sequences))), "a sequence was left out or scored twice"
+    assert sorted(scored) == list(range(num_sequences)), "a sequence was left out or scored twice"
     return Measured(
-        [scored[index] for index in range(len(sequences))],
+        [scored[index] for index in range(num_sequences)],
         np.array([sum(share["steps"][step].get("loss/policy", 0.0) for share in shares) for step in range(NUM_STEPS)]),
         np.array([[share["steps"][step]["grad_norm"] for share in shares] for step in range(NUM_STEPS)]),
     )

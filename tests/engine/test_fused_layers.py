@@ -3,6 +3,8 @@
 No package with fused layers runs on a CPU: modules of plain PyTorch take their places by Megatron's names, as MindSpeed does it.
 """
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -11,17 +13,19 @@ from tandem.devices import DEVICES, parts
 from tandem.engine.fork_ranks import fork_ranks
 from tandem.errors import UserError
 from tandem.qwen3_5.checkpoint import HuggingFaceFolder
-from tests.engine.layouts import LAYOUTS, measure
+from tests.engine.layouts import LAYOUTS, Case, measure
 
 
 @pytest.mark.parallel
-@pytest.mark.parametrize("layout", ["single", "tp2_etp2", "tp2_cp2_ep2"])
-def test_fused_layers_give_the_numbers_of_the_portable_ones(layout, tiny_model, sequences):
-    portable = measure(LAYOUTS[layout], tiny_model, sequences)
-    fused = measure(LAYOUTS[layout], tiny_model, sequences, function="tests.engine.fused:score_and_train")
-    assert max(np.abs(a - b).max() for a, b in zip(fused.logprobs, portable.logprobs)) <= 1e-5
-    assert fused.losses == pytest.approx(portable.losses, rel=1e-6)
-    assert fused.grad_norms == pytest.approx(portable.grad_norms, rel=1e-5)
+def test_fused_layers_give_the_numbers_of_the_portable_ones(tiny_model, sequences):
+    layouts = [LAYOUTS[name] for name in ("single", "tp2_etp2", "tp2_cp2_ep2")]
+    portable = [Case(layout, tiny_model, sequences) for layout in layouts]
+    fused = [replace(case, function="tests.engine.fused:score_and_train") for case in portable]
+    measured = measure(portable + fused)
+    for right, ours in zip(measured[: len(layouts)], measured[len(layouts) :]):
+        assert max(np.abs(a - b).max() for a, b in zip(ours.logprobs, right.logprobs)) <= 1e-5
+        assert ours.losses == pytest.approx(right.losses, rel=1e-6)
+        assert ours.grad_norms == pytest.approx(right.grad_norms, rel=1e-5)
 
 
 def test_every_fused_module_is_called_as_often_as_there_are_places_for_it(tiny_model, sequences):

@@ -6,7 +6,7 @@ import torch
 
 from tandem.config.schema import ParallelConfig
 from tandem.engine.fork_ranks import fork_ranks
-from tests.engine.layouts import LAYOUTS, LR, NUM_STEPS, measure
+from tests.engine.layouts import LAYOUTS, LR, NUM_STEPS, Case, Measured, measure
 from tests.engine.test_packed import CHUNK, text_sequence, weighted
 from tests.examples import make_sequences, write_tiny_model
 
@@ -17,6 +17,8 @@ FORMS = {  # layout, settings
     "recompute_full": ("tp2_pp2_ep2", {"trainer": {"recompute": "full"}}),
     "recompute_selective": ("tp2_cp2_ep2", {"trainer": {"recompute": "selective"}}),
 }
+
+DENSE_LAYOUTS = [(1, {}), (2, {"tp": 2, "sp": False}), (4, {"tp": 2, "pp": 2})]
 
 pytestmark = pytest.mark.parallel
 
@@ -57,36 +59,39 @@ def reference(tiny_model, sequences):
     return transformers_training(tiny_model, sequences)
 
 
-def assert_equal_to_transformers(layout, model, sequences, reference, **sections):
+@pytest.fixture(scope="module")
+def measured(tiny_model, sequences) -> dict[str, Measured]:
+    """Every layout and form."""
+    cases = {name: Case(layout, tiny_model, sequences) for name, layout in LAYOUTS.items()}
+    cases |= {name: Case(LAYOUTS[layout], tiny_model, sequences, settings) for name, (layout, settings) in FORMS.items()}
+    return dict(zip(cases, measure([*cases.values()])))
+
+
+def assert_equal_to_transformers(measured: Measured, reference) -> None:
     before, losses, norms = reference
-    measured = measure(layout, model, sequences, **sections)
     assert max(np.abs(ours - theirs).max() for ours, theirs in zip(measured.logprobs, before)) <= 1e-4
     assert measured.losses == pytest.approx(np.array(losses), rel=1e-5)
     for rank_norms in measured.grad_norms.T:
         assert rank_norms == pytest.approx(np.array(norms), rel=1e-3)
 
 
-DENSE_LAYOUTS = {"single": (1, {}), "tp2_without_sp": (2, {"tp": 2, "sp": False}), "tp2_pp2": (4, {"tp": 2, "pp": 2})}
-
-
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_log_probs_losses_and_gradient_norms_are_those_of_transformers(layout, tiny_model, sequences, reference):
-    assert_equal_to_transformers(LAYOUTS[layout], tiny_model, sequences, reference)
+def test_log_probs_losses_and_gradient_norms_are_those_of_transformers(layout, measured, reference):
+    assert_equal_to_transformers(measured[layout], reference)
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_how_a_batch_is_cut_or_recomputed_does_not_change_it(form, tiny_model, sequences, reference):
-    layout, sections = FORMS[form]
-    assert_equal_to_transformers(LAYOUTS[layout], tiny_model, sequences, reference, **sections)
+def test_how_a_batch_is_cut_or_recomputed_does_not_change_it(form, measured, reference):
+    assert_equal_to_transformers(measured[form], reference)
 
 
 @pytest.mark.parametrize(("trap", "layout"), [("expert gradients", "tp2_etp1"), ("interleaved pipeline", "pp2_vpp2")])
 def test_without_our_setting_megatron_trains_wrong_and_says_nothing(trap, layout, tiny_model):
     """If this fails, Megatron has mended it and the setting can go. That ours is right is tested with the layouts."""
     equal = weighted([text_sequence(CHUNK, seed) for seed in range(4)])  # of different lengths the pipeline would break loudly
-    batch = {"micro_batch_size": 1}
-    right = measure(LAYOUTS["single"], tiny_model, equal, batch=batch)
-    wrong = measure(LAYOUTS[layout], tiny_model, equal, batch=batch, function="tests.engine.ranks:train_into_a_trap", trap=trap)
+    batch, function = {"batch": {"micro_batch_size": 1}}, "tests.engine.ranks:train_into_a_trap"
+    single = Case(LAYOUTS["single"], tiny_model, equal, batch)
+    right, wrong = measure([single, Case(LAYOUTS[layout], tiny_model, equal, batch | {"trap": trap}, function)])
     assert np.abs(wrong.losses / right.losses - 1).max() > 50 * 1e-5, "fifty times what layouts may differ by"
 
 
@@ -99,15 +104,12 @@ def test_what_is_recomputed_runs_twice_and_nothing_else(recompute, layers, exper
     assert counts == {"layers": layers, "experts": experts, "attention": attention}
 
 
-@pytest.fixture(scope="module")
-def dense_model(tmp_path_factory):
-    return write_tiny_model(tmp_path_factory.mktemp("dense") / "model", "test-dense", tie_word_embeddings=True)
-
-
-@pytest.mark.parametrize("layout", DENSE_LAYOUTS)
-def test_a_dense_model_with_tied_embeddings_trains_as_in_transformers(layout, dense_model):
-    sequences = make_sequences(dense_model)
-    assert_equal_to_transformers(DENSE_LAYOUTS[layout], dense_model, sequences, transformers_training(dense_model, sequences))
+def test_a_dense_model_with_tied_embeddings_trains_as_in_transformers(tmp_path):
+    model = write_tiny_model(tmp_path / "model", "test-dense", tie_word_embeddings=True)
+    sequences = make_sequences(model)
+    reference = transformers_training(model, sequences)
+    for measured in measure([Case(layout, model, sequences) for layout in DENSE_LAYOUTS]):
+        assert_equal_to_transformers(measured, reference)
 
 
 def test_bf16_is_as_close_to_fp32_as_transformers_own(tiny_model, sequences, reference):
