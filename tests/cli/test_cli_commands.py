@@ -38,6 +38,15 @@ def test_dry_run_prints_the_resolved_settings_and_leaves_nothing(tmp_path: Path)
     assert Config.model_validate_json(as_json) == expected
 
 
+def test_dry_run_says_what_layers_are_made_of_on_every_device(tmp_path: Path) -> None:
+    lines = tandem("train", "demo", "--dry-run", cwd=tmp_path).out.splitlines()[-3:]
+    assert lines == [
+        "# on npu: layers: portable, mindspeed is not installed; gated delta rule: portable, fla is not installed",
+        "# on gpu: layers: portable, transformer_engine is not installed; gated delta rule: portable, fla is not installed",
+        "# on cpu: layers: portable, there is no other for cpu; gated delta rule: portable, there is no other for cpu",
+    ]
+
+
 def test_dry_run_refuses_what_a_run_would(tmp_path: Path) -> None:
     assert tandem("train", "demo", "rollout.n=1", "--dry-run", cwd=tmp_path).code == 2
 

@@ -12,13 +12,16 @@ from tandem.cli import edge
 from tandem.cli.prepare import prepare
 from tandem.config.load import resolved_yaml
 from tandem.config.preflight import Task
+from tandem.config.schema import Config
+from tandem.devices import DEVICES
+from tandem.devices.parts import choose_parts
 
 
 def start(task: Task, recipe: str, overrides: Sequence[str], *, dry_run: bool = False, quiet: bool = False, as_json: bool = False) -> None:
     """Run a task, or with `dry_run` write its settings. Raises UserError, RunError, KeyboardInterrupt."""
     config = prepare(recipe, overrides, task, dry_run)
     if dry_run:
-        sys.stdout.write(config.model_dump_json(indent=2) + "\n" if as_json else resolved_yaml(config))
+        sys.stdout.write(config.model_dump_json(indent=2) + "\n" if as_json else resolved_yaml(config) + _layers(config))
         return
     edge.log_into(Path(config.run_dir))
     from tandem.track.console import Console
@@ -33,6 +36,12 @@ def start(task: Task, recipe: str, overrides: Sequence[str], *, dry_run: bool = 
                 console.emit(summary_table(summary))
         if as_json:
             result.write(json.dumps(summary, indent=2) + "\n")
+
+
+def _layers(config: Config) -> str:
+    """Comment lines under the settings: what layers are made of on each device, as far as this environment has it."""
+    requested = "portable" if config.model.layers == "portable" else "auto"  # the other machine may have what `fused` insists on
+    return "".join(f"# on {name}: {'; '.join(choose_parts(device, requested).reasons)}\n" for name, device in DEVICES.items())
 
 
 @contextmanager

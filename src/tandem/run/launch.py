@@ -12,6 +12,7 @@ import psutil
 from tandem import devices
 from tandem.algorithms import advantages, losses
 from tandem.config.schema import Config
+from tandem.devices.parts import choose_parts
 from tandem.errors import RunError
 from tandem.rewards import check_name
 from tandem.run.run_dir import begin, only_run_in, shared_memory_prefix
@@ -38,6 +39,7 @@ def launch(config: Config, task: str, console: Console) -> dict[str, Any]:
     with only_run_in(Path(config.run_dir)), StopSignals() as stop:
         config, run_dir = begin(config, device.NAME)
         console.emit(Note(f"device {device.NAME}: {reason}"))
+        console.emit(Note("; ".join(choose_parts(device, config.model.layers).reasons)))
         try:
             result = _run(config, task, run_dir, device, console, stop)
         finally:
