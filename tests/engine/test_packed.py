@@ -9,10 +9,11 @@ from tandem.config.schema import ParallelConfig
 from tandem.data.types import Prompt, Row, Sequence
 from tandem.engine.fork_ranks import fork_each, fork_ranks
 from tandem.errors import RunError
+from tandem.qwen3_5.gated_delta import CPU_CHUNK
 from tests.engine.layouts import LAYOUTS
 
 PACKED, ONE_BY_ONE = {"max_tokens_per_device": 4096}, {"micro_batch_size": 1}
-CHUNK = 64  # of the delta rule
+CHUNK = CPU_CHUNK  # of the delta rule
 
 
 def text_sequence(num_tokens: int, seed: int = 0) -> Sequence:
@@ -43,7 +44,7 @@ IMAGES = {  # layout, which of two micro-batches has an image
 @pytest.fixture(scope="module")
 def results(tiny_model, sequences) -> dict:
     """What the ranks of every case gave, from one start of Python. Keys: case, variants."""
-    lengths = (1, 2, CHUNK - 1, CHUNK, CHUNK + 1, 2 * CHUNK, 2 * CHUNK + 1)
+    lengths = (1, 2, CHUNK - 1, CHUNK, CHUNK + 1, 2 * CHUNK - 1, 2 * CHUNK, 2 * CHUNK + 1)
     mixed = weighted([sequences[2], *map(text_sequence, lengths), sequences[1], sequences[7]])  # rows with two images and with one
     calls = {}
     for form, batch in {"packed": PACKED, "one by one": ONE_BY_ONE}.items():
@@ -81,7 +82,7 @@ def logprobs(shares: list[dict]) -> list[np.ndarray]:
 def test_packed_log_probs_are_those_of_one_by_one(results):
     """Text of one token, two, around one chunk and around two, next to rows with images."""
     packed, single = (logprobs(results["score", form]) for form in ("packed", "one by one"))
-    assert len(packed) == 10
+    assert len(packed) == 11
     assert max(np.abs(a - b).max(initial=0) for a, b in zip(packed, single)) <= 1e-5
 
 
