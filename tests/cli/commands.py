@@ -1,6 +1,7 @@
 """Runs the real command in a process of its own."""
 
 import os
+import signal
 import subprocess
 import sys
 import textwrap
@@ -29,8 +30,12 @@ def tandem_with_launch(body: str, *arguments: str, cwd: Path) -> Ended:
     return _run([sys.executable, "-c", code, *arguments], cwd, 60)
 
 
+def _hear_sigint() -> None:
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs, and so this test's, start deaf to it
+
+
 def _run(command: list[str], cwd: Path, timeout: float) -> Ended:
     environment = {**os.environ, "XDG_CACHE_HOME": str(cwd / "cache"), "COLUMNS": "80"}
     began = time.monotonic()
-    done = subprocess.run(command, capture_output=True, text=True, cwd=cwd, timeout=timeout, env=environment)
+    done = subprocess.run(command, capture_output=True, text=True, cwd=cwd, timeout=timeout, env=environment, preexec_fn=_hear_sigint)
     return Ended(done.returncode, done.stdout, done.stderr, time.monotonic() - began)

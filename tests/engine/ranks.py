@@ -139,3 +139,24 @@ def train_into_a_trap(
     elif trap == "expert gradients":
         build.mark_parameters = experts_unmarked
     return score_and_train(model_path, parallel, sequences, num_steps, lr, **sections)
+
+
+def train_with_offload(model_path: str, parallel: ParallelConfig, sequences: list[Sequence], **sections) -> dict:
+    """Two updates, scores by policy and reference between them, everything offloaded in between."""
+    from tandem.engine import offload
+
+    engine = make_engine(model_path, parallel, **sections)
+    engine.keep_reference()
+    engine.start_optimizer(lr=1e-3, weight_decay=0.01)
+    metrics = []
+    for _ in range(2):
+        engine.offload(parameters=True)
+        tensors = [*offload.parameter_tensors(engine.wrapped), *offload.gradient_tensors(engine.wrapped)]
+        tensors += offload.optimizer_tensors(engine.optimizer)
+        bytes_out = sum({t.untyped_storage()._cdata: t.untyped_storage().nbytes() for t in tensors}.values())
+        engine.scores(sequences, temperature=1.0, reference=True)
+        metrics.append(engine.update(sequences, supervised=True, lr=1e-3))
+        engine.offload(parameters=False)
+    engine.offload(parameters=True)
+    published = {name: float(tensor.float().sum()) for name, tensor in engine.tensors()}
+    return {"metrics": [*metrics, published], "scores": engine.scores(sequences, temperature=1.0), "bytes_out": bytes_out}

@@ -15,21 +15,21 @@ def serve(pipe, environment: dict[str, str], arguments: dict) -> None:
     engine = None
     while True:
         method, args, kwargs = pipe.recv()
-        progress: list[tuple[int, int]] = []
+        finished: list[tuple] = []
         if method == "generate":
-            kwargs["on_progress"] = lambda *counts, heard=progress: heard.append(counts)
+            kwargs["on_finished"] = lambda *prompt, heard=finished: heard.append(prompt)
         try:
             if engine is None:
                 engine = RolloutEngine(**arguments)
-            pipe.send((True, getattr(engine, method)(*args, **kwargs), progress))
+            pipe.send((True, getattr(engine, method)(*args, **kwargs), finished))
         except Exception as error:  # noqa: BLE001 whatever it is, the test sees it
-            pipe.send((False, error, progress))
+            pipe.send((False, error, finished))
         if method == "shutdown":
             return
 
 
 class RemoteEngine:
-    """Forwards every method call and returns, or raises, what the engine does. `progress` holds what the last `generate` reported."""
+    """Forwards every method call and returns, or raises, what the engine does. `finished`: what the last `generate` handed out early."""
 
     def __init__(self, rollout: RolloutConfig, **arguments):
         context = multiprocessing.get_context("spawn")
@@ -38,12 +38,12 @@ class RemoteEngine:
         self.process = context.Process(target=serve, args=(theirs, environment, {"rollout": rollout, "device": "cpu", **arguments}))
         self.process.start()
         theirs.close()
-        self.version, self.progress = 0, []
+        self.version, self.finished = 0, []
 
     def __getattr__(self, method: str):
         def call(*args, **kwargs):
             self._pipe.send((method, args, kwargs))
-            is_answer, answer, self.progress = self._pipe.recv()
+            is_answer, answer, self.finished = self._pipe.recv()
             if not is_answer:
                 raise answer
             return answer

@@ -47,6 +47,10 @@ def requests(prompts, **sampling) -> list[Request]:
     return [Request(prompt, SamplingParams(**{"num_samples": 3, "max_tokens": 24, "seed": 7} | sampling)) for prompt in prompts]
 
 
+def replace_tokens(request: Request, max_tokens: int) -> Request:
+    return replace(request, sampling=replace(request.sampling, max_tokens=max_tokens))
+
+
 def token_ids(completions) -> list[list[tuple[int, ...]]]:
     return [[tuple(sample.token_ids.tolist()) for sample in samples] for samples in completions]
 
@@ -121,11 +125,14 @@ def test_responses_stay_within_the_model_length(engine, weights, prompts):
     assert len(engine.generate(requests(prompts[:1]), engine.version)) == 1, "what was queued before the refusal is gone"
 
 
-def test_progress_is_reported_from_none_to_all(engine, weights, prompts):
+def test_each_prompt_is_handed_out_once_as_soon_as_its_samples_are_there(engine, weights, prompts):
     engine.publish(weights["a"])
-    engine.generate(requests(prompts), engine.version)
-    assert engine.progress[0] == (0, 18) and engine.progress[-1] == (18, 18)
-    assert engine.progress == sorted(engine.progress)
+    completions = engine.generate(
+        [replace_tokens(request, 2 + 20 * (i == 0)) for i, request in enumerate(requests(prompts))], engine.version
+    )
+    early = dict(engine.finished)
+    assert len(early) == len(engine.finished) == len(prompts) and engine.finished[-1][0] == 0, "the longest comes last"
+    assert token_ids([early[i] for i in range(len(prompts))]) == token_ids(completions)
 
 
 def test_settings_that_vllm_would_bend_are_refused(engine, weights, prompts):

@@ -25,8 +25,8 @@ def test_environment_can_be_set_before_vllm_is_imported():
 
 
 def test_memory_share_is_used_unless_the_cache_has_a_size():
-    assert "kv_cache_memory_bytes" not in engine_arguments("m", RolloutConfig(), "bfloat16", 64, 0)
-    arguments = engine_arguments("m", RolloutConfig(cache_bytes=1 << 20, memory_share=0.3, tp=2), "bfloat16", 64, 0)
+    assert "kv_cache_memory_bytes" not in engine_arguments("m", RolloutConfig(), "bfloat16", 64, 0, "cpu")
+    arguments = engine_arguments("m", RolloutConfig(cache_bytes=1 << 20, memory_share=0.3, tp=2), "bfloat16", 64, 0, "cpu")
     assert arguments["kv_cache_memory_bytes"] == 1 << 20 and arguments["gpu_memory_utilization"] == 0.3
     assert arguments["tensor_parallel_size"] == 2 and arguments["distributed_executor_backend"] == "mp"
 

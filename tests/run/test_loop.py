@@ -30,7 +30,7 @@ def run(tmp_path_factory):
     with pytest.MonkeyPatch.context() as environment:
         environment.setenv("RAY_ADDRESS", "127.0.0.1:9")  # of some other cluster: a run without cluster.address starts its own
         cluster.start(config, cpu)
-    run = assemble.assemble(config, cpu, "train", run_dir, Tracker(run_dir), None)
+    run = assemble.assemble(config, cpu, "train", run_dir, Tracker(run_dir))
     sft.warm_start(run)
     run.trainers.keep_reference()
     run.trainers.start_optimizer(config.optimizer.lr, 0.0)
@@ -76,23 +76,25 @@ def test_caches_that_were_not_reset_are_caught(fresh):
     fresh.loader.position = 0
     one_step(fresh, step=6)
     fresh.loader.position = 0
-    for engine in fresh.generators.engines:
-        ray.get(engine.__ray_call__.remote(lambda self: setattr(self.engine, "reset_caches", lambda: None)))
+    for replica in fresh.generators.replicas:
+        ray.get(replica.actor.__ray_call__.remote(lambda self: setattr(self.engine, "reset_caches", lambda: None)))
     try:
         one_step(fresh, step=7)  # publishes without a reset: the next generation reads features of the images by the weights before
         fresh.loader.position = 0
         with pytest.raises(RunError, match="trainer and generator disagree"):
             one_step(fresh, step=8)
     finally:
-        for engine in fresh.generators.engines:
-            ray.get(engine.__ray_call__.remote(lambda self: delattr(self.engine, "reset_caches")))
+        for replica in fresh.generators.replicas:
+            ray.get(replica.actor.__ray_call__.remote(lambda self: delattr(self.engine, "reset_caches")))
 
 
 def test_a_generator_that_lags_refuses_to_generate(fresh):
-    from tandem.rollout.types import SamplingParams
+    import ray
+
+    from tandem.rollout.types import SamplingParams, requests_of
 
     with pytest.raises(RunError, match="holds version"):
-        fresh.generators.generate(fresh.train_prompts[:2], SamplingParams(max_tokens=4), fresh.version + 1)
+        ray.get(fresh.generators.replicas[0].actor.decode.remote(requests_of(fresh.train_prompts[:2], SamplingParams()), fresh.version + 1))
 
 
 def test_the_export_scores_as_the_trainer_did(fresh):

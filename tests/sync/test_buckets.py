@@ -11,7 +11,17 @@ import pytest
 import torch
 
 from tandem.errors import RunError, UserError
-from tandem.sync.buckets import ALIGNMENT, DTYPES, SHARED_MEMORY, BucketWriter, cleanup, read_bucket
+from tandem.sync.buckets import (
+    ALIGNMENT,
+    DTYPES,
+    SHARED_MEMORY,
+    BucketReader,
+    BucketWriter,
+    bucket_bytes,
+    cleanup,
+    copied_bucket,
+    is_checked,
+)
 
 
 @pytest.fixture
@@ -39,15 +49,15 @@ def sample_tensors() -> dict[str, torch.Tensor]:
 
 
 def test_every_dtype_shape_and_layout_arrives_bit_for_bit(prefix):
-    tensors, seen = sample_tensors(), {}
-    for bucket in BucketWriter(SHARED_MEMORY, prefix, 1000).write(tensors.items(), version=3):
+    tensors, seen, reader, pieces = sample_tensors(), {}, BucketReader(), 0
+    for bucket in BucketWriter(SHARED_MEMORY, prefix, 1024).write(tensors.items(), version=3):
         assert files(prefix) == [Path(bucket.path)], "one bucket at a time"
-        assert bucket.version == 3
-        for entry, (name, tensor) in zip(bucket.entries, read_bucket(bucket), strict=True):
-            assert entry.offset % ALIGNMENT == 0 and entry.name == name and DTYPES[entry.dtype] == tensor.dtype
-            seen[name] = tensor  # kept beyond the bucket's life
-        assert sum(entry.num_bytes for entry in bucket.entries) <= 1000 or [entry.name for entry in bucket.entries] == ["large"]
+        assert bucket.version == 3 and os.path.getsize(bucket.path) <= 1024
+        assert all(entry.offset % ALIGNMENT == 0 for entry in bucket.entries)
+        seen |= dict(reader.read(bucket))  # kept beyond the bucket's life
+        pieces += sum(entry.name == "large" for entry in bucket.entries)
     assert files(prefix) == []
+    assert pieces == 12, "12,000 bytes do not fit into 11 buckets of 1024"
     assert list(seen) == list(tensors)
     for name, tensor in tensors.items():
         assert seen[name].dtype == tensor.dtype and seen[name].shape == tensor.shape
@@ -58,7 +68,7 @@ def test_released_bucket_is_gone_but_stays_readable_where_it_was_mapped(prefix):
     writer = BucketWriter(SHARED_MEMORY, prefix, 1 << 20)
     buckets = writer.write([("a", torch.arange(5.0))], version=1)
     bucket = next(buckets)
-    ((_, tensor),) = read_bucket(bucket)
+    ((_, tensor),) = BucketReader().read(bucket)
     writer.release(bucket)
     assert files(prefix) == []
     assert tensor.tolist() == [0, 1, 2, 3, 4]
@@ -66,7 +76,7 @@ def test_released_bucket_is_gone_but_stays_readable_where_it_was_mapped(prefix):
 
 
 def test_abandoned_publication_leaves_no_file(prefix):
-    buckets = BucketWriter(SHARED_MEMORY, prefix, 100).write(sample_tensors().items(), version=1)
+    buckets = BucketWriter(SHARED_MEMORY, prefix, 128).write(sample_tensors().items(), version=1)
     next(buckets)
     buckets.close()
     assert files(prefix) == []
@@ -78,7 +88,7 @@ def test_failing_source_leaves_no_file(prefix):
         raise ValueError("gather failed")
 
     with pytest.raises(ValueError, match="gather failed"):
-        list(BucketWriter(SHARED_MEMORY, prefix, 100).write(source(), version=1))
+        list(BucketWriter(SHARED_MEMORY, prefix, 128).write(source(), version=1))
     assert files(prefix) == []
 
 
@@ -88,37 +98,38 @@ def test_one_changed_byte_names_tensor_and_file(prefix):
     with open(bucket.path, "r+b") as file:
         file.seek(bucket.entries[1].offset + 17)
         file.write(b"\xff")
-    reader = read_bucket(bucket)
+    reader = BucketReader().read(bucket)
     assert next(reader)[0] == "first"
     with pytest.raises(RunError) as caught:
         next(reader)
     assert "second" in caught.value.what and bucket.path in caught.value.what
-    assert [name for name, _ in read_bucket(bucket, verify=False)] == ["first", "second"]
+    unchecked = replace(bucket, entries=tuple(replace(entry, checksum="") for entry in bucket.entries))
+    assert [name for name, _ in BucketReader().read(unchecked)] == ["first", "second"]
 
 
 @pytest.mark.parametrize("size", [0, 64, 200])
 def test_truncated_file_names_tensor_and_file(prefix, size):
-    buckets = BucketWriter(SHARED_MEMORY, prefix, 1 << 20).write([("only", torch.ones(64))], version=1)
+    buckets = BucketWriter(SHARED_MEMORY, prefix, 1 << 20, verify_share=0.0).write([("only", torch.ones(64))], version=1)
     bucket = next(buckets)
     os.truncate(bucket.path, size)
     with pytest.raises(RunError, match="only"):
-        list(read_bucket(bucket, verify=False))
+        list(BucketReader().read(bucket))
 
 
 def test_missing_file_and_wrong_shape_are_refused(prefix):
     buckets = BucketWriter(SHARED_MEMORY, prefix, 1 << 20).write([("only", torch.ones(64))], version=1)
     bucket = next(buckets)
     with pytest.raises(RunError, match="only"):
-        list(read_bucket(replace(bucket, entries=(replace(bucket.entries[0], shape=(65,)),))))
+        list(BucketReader().read(replace(bucket, entries=(replace(bucket.entries[0], shape=(65,)),))))
     os.unlink(bucket.path)
     with pytest.raises(RunError, match="only"):
-        list(read_bucket(bucket))
+        list(BucketReader().read(bucket))
 
 
 def test_too_little_shared_memory_is_a_message_not_a_bus_error(prefix):
     huge = torch.zeros(1).expand(1 << 44)  # 64 TiB that nobody stores
     with pytest.raises(UserError, match="huge"):
-        list(BucketWriter(SHARED_MEMORY, prefix, 1 << 20).write([("small", torch.ones(3)), ("huge", huge)], version=1))
+        list(BucketWriter(SHARED_MEMORY, prefix, 1 << 46).write([("small", torch.ones(3)), ("huge", huge)], version=1))
     assert files(prefix) == []
 
 
@@ -126,7 +137,7 @@ def test_cleanup_removes_what_a_killed_writer_left_and_nothing_else(prefix):
     script = f"""
 import torch
 from tandem.sync.buckets import BucketWriter
-buckets = BucketWriter("/dev/shm", {prefix!r}, 100).write([("a", torch.ones(3))], version=1)
+buckets = BucketWriter("/dev/shm", {prefix!r}, 128).write([("a", torch.ones(3))], version=1)
 print(next(buckets).path, flush=True)
 input()
 """
@@ -142,3 +153,37 @@ input()
         assert not path.exists() and other.exists()
     finally:
         other.unlink()
+
+
+@pytest.mark.parametrize("fault", ["dropped", "twice", "swapped"])
+def test_a_piece_that_is_not_the_next_one_is_refused_by_name(prefix, fault):
+    buckets = []
+    for bucket in BucketWriter(SHARED_MEMORY, prefix, 128).write([("cut", torch.arange(100.0))], version=1):
+        kept = Path(bucket.path).with_name(f"{prefix}-kept-{len(buckets)}")
+        os.link(bucket.path, kept)
+        buckets.append(replace(bucket, path=str(kept)))
+    assert len(buckets) == 4
+    order = {"dropped": [0, 2, 3], "twice": [0, 0, 1, 2, 3], "swapped": [1, 0, 2, 3]}[fault]
+    reader = BucketReader()
+    with pytest.raises(RunError, match="tensor cut"):
+        [tensor for index in order for tensor in reader.read(buckets[index])]
+    reader = BucketReader()
+    [(_, tensor)] = [tensor for bucket in buckets for tensor in reader.read(bucket)]
+    assert torch.equal(tensor, torch.arange(100.0))
+
+
+def test_the_share_of_tensors_that_are_checked_holds_and_moves_with_the_version():
+    names = [f"layers.{i}.weight" for i in range(2000)]
+    checked = [{name for name in names if is_checked(name, version, 0.1)} for version in (2, 3)]
+    assert all(150 < len(some) < 250 for some in checked) and len(checked[0] & checked[1]) < 50
+    assert all(is_checked(name, 1, 1.0) for name in names) and not any(is_checked(name, 1, 0.0) for name in names)
+
+
+def test_a_bucket_of_another_node_is_read_from_its_bytes_and_leaves_no_file(prefix):
+    buckets = BucketWriter(SHARED_MEMORY, prefix, 128).write([("a", torch.arange(5.0))], version=1)
+    bucket = next(buckets)
+    data = bucket_bytes(bucket)
+    os.unlink(bucket.path)
+    with copied_bucket(bucket, data, SHARED_MEMORY) as here:
+        ((_, tensor),) = BucketReader().read(here)
+    assert tensor.tolist() == [0, 1, 2, 3, 4] and files(prefix) == []

@@ -152,11 +152,7 @@ def kl_in_the_reward_needs_a_weight(config: Config) -> None:
 
 def settings_have_an_effect(config: Config) -> None:
     """Settings whose part of the code is not there yet are refused, not ignored."""
-    for key, is_set, until in (
-        ("algorithm.kl.where = reward", config.algorithm.kl.where == "reward", "set algorithm.kl.where=loss"),
-        ("rollout.placement = split", config.rollout.placement == "split", "set rollout.placement=colocated"),
-        ("trainer.offload = true", config.trainer.offload, "set trainer.offload=false"),
-    ):
+    for key, is_set, until in (("algorithm.kl.where = reward", config.algorithm.kl.where == "reward", "set algorithm.kl.where=loss"),):
         if is_set:
             raise UserError(f"{key} is not there yet", "this version would ignore it", until)
 
@@ -217,6 +213,26 @@ def generators_fit_the_devices(config: Config) -> None:
         )
 
 
+def samples_ahead_need_their_own_devices(config: Config) -> None:
+    if config.rollout.max_staleness and config.rollout.placement == "colocated":
+        raise UserError(
+            f"rollout.max_staleness = {config.rollout.max_staleness} with rollout.placement = colocated",
+            "generating while training needs devices that the trainer does not use",
+            "set rollout.placement=split, or rollout.max_staleness=0",
+        )
+
+
+def a_generator_fits_on_a_node(config: Config) -> None:
+    """Its workers share memory, and weights reach them through it."""
+    rollout, per_node = config.rollout, config.trainer.devices_per_node
+    if rollout.placement == "colocated" and config.device in ("gpu", "npu") and per_node % rollout.tp:
+        raise UserError(
+            f"rollout.tp = {rollout.tp} does not divide the {per_node} devices of a node",
+            "a generator never spans nodes, and shares each device with one training rank",
+            f"set rollout.tp={_nearest_divisor(per_node, rollout.tp)}",
+        )
+
+
 def ports_differ(config: Config) -> None:
     cluster = config.cluster
     if cluster.master_port and cluster.master_port == cluster.dashboard_port:
@@ -244,6 +260,8 @@ RULES = (
     log_probs_are_comparable,
     greedy_samples_differ_only_once,
     generators_fit_the_devices,
+    a_generator_fits_on_a_node,
+    samples_ahead_need_their_own_devices,
     ports_differ,
 )
 

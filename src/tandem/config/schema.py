@@ -58,7 +58,7 @@ class TrainerConfig(Section):
     seed: int = Field(0, ge=0, description="the one seed every other is derived from")
     deterministic: bool = Field(False, description="same seed, same machine, same numbers")
     num_threads: int = Field(1, ge=1, description="CPU threads of a training rank (OMP_NUM_THREADS)")
-    offload: bool = Field(False, description="keep parameters, gradients and optimizer in host memory while generating")
+    offload: bool = Field(False, description="keep parameters, gradients and optimizer in host memory while they are not in use")
     recompute: Literal["none", "selective", "full"] = Field(
         "none", description="activations computed again in the backward pass: none, those of attention and experts, whole layers"
     )
@@ -89,7 +89,14 @@ class RolloutConfig(Section):
     max_num_seqs: int = Field(64, ge=1, description="sequences decoded together in one generator")
     enforce_eager: bool = Field(False, description="no graph capture or compilation")
     num_threads: int = Field(1, ge=1, description="CPU threads of a generator")
-    timeout_s: float = Field(1800, gt=0, description="longest wait for one rollout, start or publication")
+    timeout_s: float = Field(1800, gt=0, description="longest wait for the start of a generator")
+    health_timeout_s: float = Field(
+        300, gt=0, description="a generator that has not finished one decoding step, or taken one bucket, is hung"
+    )
+    max_failures: int = Field(3, ge=0, description="generators that may fail in a row before the run stops; each is started anew")
+    max_staleness: int = Field(
+        0, ge=0, le=1, description="1: the next batch is generated while this one trains, by weights one step old; needs placement=split"
+    )
     val_temperature: float = Field(1.0, ge=0, description="temperature of validation samples; 0: greedy")
     val_n: int = Field(1, ge=1, description="validation samples a prompt")
 
@@ -155,7 +162,13 @@ class FidelityConfig(Section):
 
 
 class SyncConfig(Section):
-    bucket_bytes: int = Field(256 << 20, ge=1 << 20, description="bytes of one bucket of weights")
+    bucket_bytes: int = Field(256 << 20, ge=1 << 20, description="bytes of one bucket of weights; larger tensors are cut")
+    verify_share: float = Field(
+        0.1, ge=0, le=1, description="share of tensors whose checksums are compared after the first step; up to then it is all"
+    )
+    canary_tokens: int = Field(
+        8, ge=0, description="tokens each generator decodes after a publication, for the trainer to score; 0, or with trainer.offload: none"
+    )
 
 
 class ClusterConfig(Section):

@@ -40,6 +40,10 @@ def current() -> str:
     return "cpu"
 
 
+def empty_cache() -> None:
+    """Give cached memory back to the device: nothing is cached."""
+
+
 def memory_peak_bytes() -> int:
     """Peak device memory of this process in bytes; on CPU the resident peak, since the device is the host."""
     import resource

@@ -38,6 +38,13 @@ def current() -> str:
     return f"cuda:{torch.cuda.current_device()}"
 
 
+def empty_cache() -> None:
+    """Give cached memory back to the device."""
+    import torch
+
+    torch.cuda.empty_cache()
+
+
 def memory_peak_bytes() -> int:
     """Peak device memory of this process in bytes."""
     import torch

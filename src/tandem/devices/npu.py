@@ -53,6 +53,13 @@ def current() -> str:
     return f"npu:{torch_npu.npu.current_device()}"
 
 
+def empty_cache() -> None:
+    """Give cached memory back to the device."""
+    import torch_npu
+
+    torch_npu.npu.empty_cache()
+
+
 def memory_peak_bytes() -> int:
     """Peak device memory of this process in bytes."""
     import torch_npu

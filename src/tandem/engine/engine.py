@@ -13,7 +13,7 @@ from transformers import AutoConfig
 from tandem.config.schema import Config
 from tandem.data.types import Sequence
 from tandem.devices.parts import choose_parts
-from tandem.engine import groups, objective, optimizer, schedule
+from tandem.engine import groups, objective, offload, optimizer, schedule
 from tandem.qwen3_5 import weights
 from tandem.qwen3_5.build import build_chunks
 from tandem.qwen3_5.checkpoint import HuggingFaceFolder
@@ -45,11 +45,35 @@ class Engine:
         self.model_config.finalize_model_grads_func = finalize_model_grads
         self.reference: list[Tensor] | None = None
         self.optimizer: Any = None
+        self._parameters_out = offload.Offloader(offload.parameter_tensors(self.wrapped))
+        self._gradients_out = offload.Offloader(offload.gradient_tensors(self.wrapped), keep=False)
+        self._optimizer_out = offload.Offloader([])
 
     def start_optimizer(self, *, lr: float, weight_decay: float) -> None:
         """A fresh optimizer; its moments start at zero."""
         dtype = DTYPES[self.config.model.dtype]
+        self._here(parameters=True, training=False)
         self.optimizer = optimizer.build(self.config.optimizer, self.wrapped, dtype, lr=lr, weight_decay=weight_decay)
+        self._optimizer_out = offload.Offloader(offload.optimizer_tensors(self.optimizer), without=self._parameters_out)
+
+    def offload(self, *, parameters: bool) -> None:
+        """Move gradients and optimizer state to host memory, and the parameters too if asked; each comes back when it is used.
+
+        Nothing without `trainer.offload`.
+        """
+        if self.config.trainer.offload:
+            self._gradients_out.out()
+            self._optimizer_out.out()
+            if parameters:
+                self._parameters_out.out()
+            self.device.empty_cache()
+
+    def _here(self, *, parameters: bool, training: bool) -> None:
+        if parameters:
+            self._parameters_out.back()
+        if training:
+            self._gradients_out.back()
+            self._optimizer_out.back()
 
     def _parameters(self) -> Iterator[torch.nn.Parameter]:
         for chunk in self.chunks:
@@ -57,6 +81,7 @@ class Engine:
 
     def keep_reference(self) -> None:
         """Freeze a copy of the present weights as the reference policy, in host memory."""
+        self._here(parameters=True, training=False)
         self.reference = [parameter.detach().to("cpu", copy=True) for parameter in self._parameters()]
 
     @contextmanager
@@ -79,6 +104,7 @@ class Engine:
             reference: by the reference policy instead of the present one.
             masked: banned tokens have probability 0, as in generation; False scores against the whole vocabulary.
         """
+        self._here(parameters=True, training=False)
         if reference:
             with self._reference_weights():
                 return self.scores(sequences, temperature=temperature, masked=masked)
@@ -104,6 +130,7 @@ class Engine:
             On reporting ranks this rank's share of each metric (add the ranks' shares up); `grad_norm` (before clipping), `update_ok` and
             `padding_share` on every rank.
         """
+        self._here(parameters=True, training=True)
         num_tokens = sum(len(s.response_ids) for s in sequences)
         algorithm = self.config.algorithm
         loss = objective.supervised(num_tokens) if supervised else objective.policy(algorithm, num_tokens)
@@ -133,5 +160,6 @@ class Engine:
 
     def tensors(self) -> Iterator[tuple[str, Tensor]]:
         """Hugging Face tensors this rank publishes; see `weights.tensors`."""
+        self._here(parameters=True, training=False)
         chunks: list[Qwen3_5Model] = self.chunks
         return weights.tensors(chunks)

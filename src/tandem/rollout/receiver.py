@@ -5,13 +5,14 @@ from collections.abc import Callable, Iterable, Iterator
 
 from torch import Tensor, nn
 from vllm.config import VllmConfig, set_current_vllm_config
+from vllm.model_executor.layers.mamba.abstract import MambaBase
 from vllm.model_executor.layers.vocab_parallel_embedding import VocabParallelEmbedding
 from vllm.model_executor.model_loader.reload import finalize_layerwise_reload, initialize_layerwise_reload
 from vllm.model_executor.model_loader.reload.layerwise import _place_kernel_tensors, get_layerwise_info
 from vllm.platforms import current_platform
 
 from tandem.errors import RunError
-from tandem.sync.buckets import read_bucket
+from tandem.sync.buckets import BucketReader
 from tandem.sync.types import Bucket, TensorEntry
 
 if current_platform.is_cpu():
@@ -36,13 +37,14 @@ class WeightUpdate:
         self.model, self.vllm_config, self.version = model, vllm_config, version
         self.names: dict[str, None] = {}  # an ordered set
         self.num_bytes = 0
+        self._reader = BucketReader()
         self._last = "(none yet)"
         self._loaded_parameters: set[str] = set()
         with set_current_vllm_config(vllm_config):
             initialize_layerwise_reload(model)
         self._parameters = {name for name, _ in model.named_parameters()}
 
-    def load(self, bucket: Bucket, verify: bool) -> None:
+    def load(self, bucket: Bucket) -> None:
         """Hand the bucket's tensors to vLLM, which splits and fuses them for this rank.
 
         Raises:
@@ -56,7 +58,7 @@ class WeightUpdate:
             )
         try:
             with set_current_vllm_config(self.vllm_config):
-                self._loaded_parameters |= self.model.load_weights(self._received(bucket, verify))
+                self._loaded_parameters |= self.model.load_weights(self._received(bucket))
         except RunError:
             raise
         except Exception as error:  # whatever vLLM's many loaders raise, the person needs the tensor's name
@@ -105,8 +107,8 @@ class WeightUpdate:
                 names |= {f"{prefix}.{name}" for name, _ in layer.named_parameters(recurse=False)}
         return names
 
-    def _received(self, bucket: Bucket, verify: bool) -> Iterator[tuple[str, Tensor]]:
-        for name, tensor in read_bucket(bucket, verify):
+    def _received(self, bucket: Bucket) -> Iterator[tuple[str, Tensor]]:
+        for name, tensor in self._reader.read(bucket):
             if name in self.names:
                 raise refused(self.version, duplicated=[name])
             self.names[name] = None
@@ -136,10 +138,10 @@ class WeightReceiver:
         self._tandem_version = None
         return self._answer(begin)
 
-    def load_bucket(self, bucket: dict, verify: bool) -> dict:
+    def load_bucket(self, bucket: dict) -> dict:
         """Args: bucket: a `Bucket` as `dataclasses.asdict` gives it."""
         entries = tuple(TensorEntry(**entry | {"shape": tuple(entry["shape"])}) for entry in bucket["entries"])
-        return self._answer(lambda: self._open_update().load(Bucket(bucket["path"], bucket["version"], entries), verify))
+        return self._answer(lambda: self._open_update().load(Bucket(bucket["path"], bucket["version"], entries)))
 
     def finish_update(self, version: int, expected_names: list[str]) -> dict:
         """Returns the report of `WeightUpdate.finish`; from now on the worker has this version."""
@@ -152,6 +154,14 @@ class WeightReceiver:
             return report
 
         return self._answer(finish)
+
+    def zero_states(self) -> dict:
+        """Zero the convolution and recurrent states of every layer that has such: what memory holds after a sleep is undefined."""
+        for layer in self.vllm_config.compilation_config.static_forward_context.values():
+            if isinstance(layer, MambaBase):
+                for state in layer.kv_cache:
+                    state.zero_()
+        return {}
 
     def loaded_version(self) -> int | None:
         """The version of the weights, or None while or after an update that did not finish."""

@@ -3,10 +3,13 @@
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from typing import Literal
 
 import numpy as np
 
 from tandem.data.types import Prompt
+
+Part = Literal["weights", "kv_cache"]  # of an engine's device memory, by vLLM's names
 
 
 @dataclass(frozen=True)

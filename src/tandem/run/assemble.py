@@ -1,33 +1,37 @@
 """Make the parts of a run, in the order that finds mistakes early: data, seats, training ranks, generators, graders."""
 
 from pathlib import Path
-from typing import Any
 
 from tandem.config.folders import cache_dir
 from tandem.config.schema import Config
 from tandem.errors import UserError
 from tandem.rewards.pool import RewardPool
 from tandem.run import cluster
-from tandem.run.groups import GeneratorGroup, TrainGroup
+from tandem.run.generators import GeneratorGroup
+from tandem.run.groups import TrainGroup
 from tandem.run.run import Run
 from tandem.run.tracker import Tracker
 
 
-def assemble(config: Config, device, task: str, run_dir: Path, track: Tracker, controller: Any) -> Run:
+def assemble(config: Config, device, task: str, run_dir: Path, track: Tracker) -> Run:
     """A `Run` with what `task` needs: eval has no trainers, sft no generators and no graders."""
     config = with_assets(config, track)
     run = Run(config, run_dir, track)
-    groups = cluster.seats(config, device, timeout_s=60)
-    if task != "eval":  # the processes start while the prompts are made
-        run.trainers = TrainGroup(config, device, groups, str(run_dir))
-    if task != "sft":
-        run.generators = GeneratorGroup(config, groups, str(run_dir), controller)
-    run.prepare_prompts(train=task != "eval", validation=True)
+    has_trainers, has_generators = task != "eval", task != "sft"
+    seats = cluster.seats(config, device, trainers=has_trainers, generators=has_generators, timeout_s=60)
+    if has_trainers:  # the processes start while the prompts are made
+        run.trainers = TrainGroup(config, seats.trainers, str(run_dir))
+    if has_generators:
+        places = run.trainers.places() if has_trainers else []
+        shared = [[id for rank in ranks for id in places[rank][1]] for ranks in seats.shared]
+        run.generators = GeneratorGroup(config, seats.generators, shared, str(run_dir), track.note, track.generated)
+        run.generators.catch_up = run.catch_up
+    run.prepare_prompts(train=has_trainers, validation=True)
     banned, stop = run.builder.banned_token_ids(), run.builder.stop_token_ids()
-    if task != "eval":
+    if has_trainers:
         with track.phase("starting the training ranks"):
             run.trainers.start(run.model_path, banned)
-    if task != "sft":
+    if has_generators:
         with track.phase("starting the generators"):
             run.generators.start(run.model_path, banned, stop)
         run.graders = RewardPool(config.reward.name, config.reward.num_workers, config.reward.timeout_s)

@@ -23,16 +23,9 @@ class Controller:
         self.track = Tracker(self.run_dir)
         self._run: Any = None
         self._stop = self._stoppable = False
-        self._generated: dict[int, tuple[int, int]] = {}
 
     def news(self, timeout_s: float) -> list[Any]:
         return self.track.take(timeout_s)
-
-    def generated(self, generator: int, done: int, total: int) -> None:
-        """A generator has finished `done` of its `total` samples."""
-        self._generated[generator] = (done, total)
-        dones, totals = zip(*self._generated.values())
-        self.track.generated(sum(dones), sum(totals))
 
     def stop(self) -> bool:
         """Ask for a stop after this step, with a checkpoint. False when the run is not at a point where there is anything to save."""
@@ -41,10 +34,10 @@ class Controller:
             self._run.stop_requested = True
         return self._stoppable
 
-    def run(self, handle: Any) -> dict[str, Any]:
+    def run(self) -> dict[str, Any]:
         """The summary, or {"failure": error, "traceback": text}: the process edge, so that any error reaches the terminal whole."""
         try:
-            return self._run_task(handle)
+            return self._run_task()
         except (UserError, RunError) as error:
             log.exception("the run failed")
             return {"failure": error, "traceback": traceback.format_exc()}
@@ -57,7 +50,7 @@ class Controller:
             if self._run is not None:
                 self._run.close()
 
-    def _run_task(self, handle: Any) -> dict[str, Any]:
+    def _run_task(self) -> dict[str, Any]:
         from tandem import devices
         from tandem.run import assemble, evaluate, loop, sft
         from tandem.track.report import write_report
@@ -65,7 +58,7 @@ class Controller:
 
         config = self.config
         device = devices.DEVICES[config.device]
-        run = self._run = assemble.assemble(config, device, self.task, self.run_dir, self.track, handle)
+        run = self._run = assemble.assemble(config, device, self.task, self.run_dir, self.track)
         run.stop_requested = self._stop
         if self.task in ("train", "demo", "sft") and config.warm_start.max_steps:
             sft.warm_start(run)

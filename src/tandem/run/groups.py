@@ -1,5 +1,6 @@
-"""The training ranks as one, and the generators as one. Every wait has a limit and hands on the other side's own error."""
+"""The training ranks as one. Every wait has a limit and hands on the other side's own error."""
 
+import threading
 from collections.abc import Sequence as Seq
 from typing import Any
 
@@ -8,12 +9,11 @@ import ray
 from ray.exceptions import GetTimeoutError, RayActorError, RayTaskError
 
 from tandem.config.schema import Config
-from tandem.data.types import Prompt, Sequence
+from tandem.data.types import Sequence
 from tandem.engine.export import Piece
 from tandem.errors import RunError, UserError
-from tandem.rollout.types import Completion, SamplingParams, requests_of
 from tandem.run import cluster
-from tandem.run.workers import Generator, TrainRank
+from tandem.run.workers import TrainRank
 
 
 def wait(futures: list[Any], timeout_s: float, what: str) -> list[Any]:
@@ -49,25 +49,34 @@ def wait(futures: list[Any], timeout_s: float, what: str) -> list[Any]:
 class TrainGroup:
     """All training ranks; each call runs on all of them."""
 
-    def __init__(self, config: Config, device, groups: list[Any], run_dir: str):
+    def __init__(self, config: Config, seats: list[dict[str, Any]], run_dir: str):
         self.config, self.timeout_s = config, config.trainer.timeout_s
-        world_size = config.trainer.nnodes * config.trainer.devices_per_node
+        self.lock = threading.RLock()  # calls of two threads must not reach the ranks in different orders: their collectives would mix
         actor = ray.remote(TrainRank)
-        self.ranks = [
-            actor.options(**cluster.seat(groups, rank, config), name=None).remote(config, rank, run_dir) for rank in range(world_size)
-        ]
+        self.ranks = [actor.options(**seat).remote(config, rank, run_dir) for rank, seat in enumerate(seats)]
+
+    def places(self) -> list[tuple[str, list[str]]]:
+        """(node, ids of its devices) of each rank."""
+        return self._all("starting the training ranks", "place")
 
     def start(self, model_path: str, banned_token_ids: list[int]) -> None:
         [(address, port)] = wait(
             [self.ranks[0].address.remote(self.config.cluster.master_port)], self.timeout_s, "starting the training ranks"
         )
+        self.nodes = [node for node, _ in self.places()]
         self._all("loading the model", "start", address, port, len(self.ranks), model_path, banned_token_ids)
 
     def _all(self, what: str, method: str, *args: Any) -> list[Any]:
-        return wait([getattr(rank, method).remote(*args) for rank in self.ranks], self.timeout_s, what)
+        with self.lock:
+            return wait([getattr(rank, method).remote(*args) for rank in self.ranks], self.timeout_s, what)
 
     def start_optimizer(self, lr: float, weight_decay: float) -> None:
         self._all("making the optimizer", "start_optimizer", lr, weight_decay)
+
+    def offload(self, *, parameters: bool) -> None:
+        """Free device memory: gradients and optimizer, and the parameters if asked. Nothing without `trainer.offload`."""
+        if self.config.trainer.offload:
+            self._all("offloading", "offload", parameters)
 
     def keep_reference(self) -> None:
         self._all("keeping the reference weights", "keep_reference")
@@ -102,37 +111,3 @@ class TrainGroup:
         """Peaks over the ranks, bytes."""
         shares = self._all("reading memory", "memory")
         return {name: max(share[name] for share in shares) for name in shares[0]}
-
-
-class GeneratorGroup:
-    """All generators; prompts are dealt among them, all samples of a prompt on one, so that they share its prefix."""
-
-    def __init__(self, config: Config, groups: list[Any], run_dir: str, controller: Any):
-        self.config, self.timeout_s, self.controller = config, config.rollout.timeout_s, controller
-        actor = ray.remote(Generator)
-        devices = config.trainer.nnodes * config.trainer.devices_per_node
-        self.engines = [
-            actor.options(**cluster.seat(groups, index * config.rollout.tp % devices, config)).remote(config, index, run_dir)
-            for index in range(config.rollout.replicas)
-        ]
-
-    def start(self, model_path: str, banned_token_ids: list[int], stop_token_ids: list[int]) -> None:
-        wait(
-            [engine.start.remote(model_path, banned_token_ids, stop_token_ids) for engine in self.engines],
-            self.timeout_s,
-            "starting the generators",
-        )
-
-    def generate(self, prompts: Seq[Prompt], sampling: SamplingParams, version: int) -> list[list[Completion]]:
-        """[prompts][num_samples], in order; refused by a generator that does not hold `version`."""
-        num, requests = len(self.engines), requests_of(prompts, sampling)
-        shares = [requests[index::num] for index in range(num)]
-        futures = [engine.generate.remote(share, version, self.controller) for engine, share in zip(self.engines, shares) if share]
-        results = wait(futures, self.timeout_s, "the rollout")
-        completions: list[list[Completion]] = [[] for _ in prompts]
-        for index, share in enumerate(results):
-            completions[index::num] = share
-        return completions
-
-    def shutdown(self) -> None:
-        wait([engine.shutdown.remote() for engine in self.engines], 30, "stopping the generators")

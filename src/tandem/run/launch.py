@@ -15,12 +15,11 @@ from tandem.config.schema import Config
 from tandem.devices.parts import choose_parts
 from tandem.errors import RunError
 from tandem.rewards import check_name
+from tandem.run.processes import end, shared_memory_of
 from tandem.run.run_dir import begin, only_run_in, shared_memory_prefix
 from tandem.sync import buckets
 from tandem.track.console import Console
 from tandem.track.events import Note, PhaseEnded, PhaseStarted
-
-_GROUPS = {"news": 8}
 
 
 class RemoteTraceback(Exception):
@@ -85,18 +84,15 @@ def _run(config: Config, task: str, run_dir: Path, device, console: Console, sto
 
     began = time.monotonic()
     console.emit(PhaseStarted("starting the cluster"))
-    import ray
 
     from tandem.run.controller import Controller
 
     cluster.start(config, device)
     stop.listen()  # ray.init installs a handler of its own
     cluster.check_resources(config, device)
-    methods = {name: ray.method(concurrency_group="news")(getattr(Controller, name)) for name in ("news", "stop", "generated")}
-    actor = ray.remote(concurrency_groups=_GROUPS)(type("Controller", (Controller,), methods))
-    controller = actor.options(num_cpus=1).remote(config, task, str(run_dir))
+    controller = cluster.answering_aside(Controller, "news", "stop").options(num_cpus=1).remote(config, task, str(run_dir))
     console.emit(PhaseEnded("starting the cluster", time.monotonic() - began))
-    future = controller.run.remote(controller)
+    future = controller.run.remote()
     result = _watch(future, controller, console, lambda: stop.count > 0)
     if result is None:
         _stop_gently(config, future, controller, console, stop)
@@ -158,28 +154,3 @@ def _clean_up(run_dir: Path) -> None:
     for path in theirs:
         path.unlink(missing_ok=True)
     buckets.cleanup(shared_memory_prefix(run_dir))
-
-
-def end(processes: list[psutil.Process], grace_s: float) -> None:
-    """Wait for the processes, and kill those that still run after `grace_s` seconds."""
-    _, alive = psutil.wait_procs(processes, timeout=grace_s)
-    for process in alive:
-        process.kill()
-    psutil.wait_procs(alive, timeout=5)
-
-
-def shared_memory_of(processes: list[psutil.Process]) -> set[Path]:
-    """Named segments of the processes: vLLM's workers exchange tensors in some, and one that is killed leaves them behind.
-
-    They are what is mapped, and joblib's semaphores, which are mapped under another name.
-    """
-    found: set[Path] = set()
-    for process in processes:
-        try:
-            maps = Path(f"/proc/{process.pid}/maps").read_text()
-        except OSError:  # it has ended
-            continue
-        paths = (line.split(maxsplit=5)[-1] for line in maps.splitlines() if str(buckets.SHARED_MEMORY) in line)
-        found |= {Path(path) for path in paths if not path.endswith("(deleted)")}
-        found |= set(buckets.SHARED_MEMORY.glob(f"sem.loky-{process.pid}-*"))
-    return found

@@ -1,11 +1,16 @@
 """One step of reinforcement learning, top to bottom, and the loop around it. Nothing of a step happens elsewhere."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 import numpy as np
 
 from tandem.algorithms import advantages, aggregation, schedules
 from tandem.rewards import combine
 from tandem.rollout.types import SamplingParams
+from tandem.run.ahead import check_versions
 from tandem.run.fidelity import check_fidelity, check_reference, fidelity
+from tandem.run.generators import GeneratorsFailed
 from tandem.run.metrics import Stopwatch, sample_metrics, throughput
 from tandem.run.run import Run
 from tandem.run.samples import Sample, samples_of
@@ -21,7 +26,8 @@ def train(run: Run) -> None:
     if trainer.val_before_train:
         validate(run, step=0)
     for step in range(1, run.total_steps + 1):
-        run.track.step(one_step(run, step))
+        with saved_if_generators_fail(run):
+            run.track.step(one_step(run, step))
         last = step == run.total_steps or run.stop_requested
         if last or (trainer.save_freq and step % trainer.save_freq == 0):
             run.save(step)  # before the validation, which may outlast the grace time of a stop
@@ -36,13 +42,10 @@ def one_step(run: Run, step: int) -> dict[str, float]:
     """Prompts, rollout, reward, advantage, old and reference log-probs, update, publication. Returns the step's metrics."""
     config, algorithm = run.config, run.config.algorithm
     clock = Stopwatch(run.track)
-    prompts = run.next_prompts()
     with clock("rollout"):
-        sampling = SamplingParams(
-            config.rollout.n, config.rollout.temperature, config.rollout.top_p, config.rollout.top_k, config.data.max_response_length,
-            seed=config.trainer.seed * 1_000_003 + step,
-        )  # fmt: skip
-        samples = samples_of(prompts, run.generators.generate(prompts, sampling, run.version))
+        batch = run.next_batch(step)
+        staleness = check_versions(batch, run.version, config.rollout.max_staleness)
+        samples = samples_of(batch.prompts, batch.completions)
     with clock("reward"):
         grade(run, samples)
     add_advantages(run, samples)
@@ -50,8 +53,9 @@ def one_step(run: Run, step: int) -> dict[str, float]:
         old = [logprobs for logprobs, _ in run.trainers.scores([s.sequence() for s in samples], temperature=config.rollout.temperature)]
         for sample, logprobs in zip(samples, old):
             sample.fields["old_logprobs"] = logprobs
-    metrics = fidelity(samples)
-    check_fidelity(metrics, samples, config.fidelity)
+    metrics = {"staleness/mean": staleness} | fidelity(samples)
+    if not staleness:  # what older weights have made differs by what was learned since
+        check_fidelity(metrics, samples, config.fidelity)
     if algorithm.old_logprobs == "rollout":
         for sample in samples:
             sample.fields["old_logprobs"] = sample.completion.logprobs
@@ -62,11 +66,11 @@ def one_step(run: Run, step: int) -> dict[str, float]:
                 sample.fields["ref_logprobs"] = logprobs
         if step == 1:
             check_reference(old, [s.fields["ref_logprobs"] for s in samples], config.fidelity)
-    with clock("update"):
+    with clock("update"), run.changing_weights(step):
         lr = schedules.lr_at(config.optimizer, step, run.total_steps)
         metrics |= update(run, samples, lr, step)
     with clock("publish"):
-        run.publish(version=step)
+        metrics |= run.publish(version=step)
     run.track.rollouts(step, [sample.row() for sample in samples])
     return {
         "step": step,
@@ -77,6 +81,16 @@ def one_step(run: Run, step: int) -> dict[str, float]:
         **throughput(samples, clock),
         **run.trainers.memory(),
     }
+
+
+@contextmanager
+def saved_if_generators_fail(run: Run) -> Iterator[None]:
+    """The trainers are well then, and their work is not lost."""
+    try:
+        yield
+    except GeneratorsFailed:
+        run.save(run.trained_version)
+        raise
 
 
 def grade(run: Run, samples: list[Sample]) -> None:
@@ -119,7 +133,7 @@ def sample_held_out(run: Run) -> list[Sample]:
     sampling = SamplingParams(
         config.rollout.val_n, config.rollout.val_temperature, max_tokens=config.data.max_response_length, seed=config.trainer.seed
     )
-    samples = samples_of(run.val_prompts, run.generators.generate(run.val_prompts, sampling, run.version))
+    samples = samples_of(run.val_prompts, run.generators.generate(run.val_prompts, sampling))
     grade(run, samples)
     return samples
 

@@ -1,42 +1,92 @@
-"""Carry the trainer's weights to every generator: named, checksummed, versioned, one bucket at a time from each rank.
+"""Carry the trainer's weights to generators: named, checksummed, versioned, one bucket at a time from each rank.
 
 A rank asked for its next bucket frees the one before, so that shared memory holds one bucket a rank at most. Ranks that only take part in a
-gather answer when the gathering rank has finished.
+gather answer when the gathering rank has finished. An engine that fails is left out of the rest; the others get all.
 """
 
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import ray
+from ray.exceptions import RayError
 
-from tandem.run.groups import GeneratorGroup, TrainGroup, wait
+from tandem.run.generators import EngineFailure, Replica, failure_of
+from tandem.run.groups import TrainGroup, wait
+from tandem.sync.types import Bucket
+
+DURING = "a publication"
 
 
-@dataclass(frozen=True)
+@dataclass
 class Publication:
     version: int
-    names: tuple[str, ...]  # tensors, in the order they travelled
-    num_bytes: int
-    seconds: float
+    names: list[str] = field(default_factory=list)  # tensors, in the order they travelled
+    num_bytes: int = 0
+    num_checksums: int = 0  # of tensors whose bytes were compared after they had arrived
+    seconds: float = 0.0
+    canary_abs_diff: float = 0.0
+    failed: dict[Replica, EngineFailure] = field(default_factory=dict)
 
 
-def publish(trainers: TrainGroup, generators: GeneratorGroup, version: int, prefix: str) -> Publication:
-    """Raises RunError when a tensor arrives damaged, twice or not at all; then no generator accepts requests for `version`."""
-    began, limit = time.monotonic(), generators.timeout_s
-    wait([engine.begin_update.remote(version) for engine in generators.engines], limit, "the publication")
-    waiting: dict[Any, Any] = {rank.next_bucket.remote(version, prefix, True): rank for rank in trainers.ranks}
-    names: list[str] = []
-    num_bytes = 0
+def publish(
+    trainers: TrainGroup, replicas: list[Replica], version: int, prefix: str, *, verify_share: float, timeout_s: float
+) -> Publication:
+    """Bring `replicas` to the trainers' present weights; those that took all of them have `version`.
+
+    Args:
+        prefix: of bucket files, unique to the run.
+        verify_share: of the tensors whose checksums are compared, 0 to 1.
+        timeout_s: an engine that takes longer for one bucket has failed.
+
+    Raises:
+        RunError: a trainer failed.
+    """
+    began, done = time.monotonic(), Publication(version)
+    tell = Audience(list(replicas), done.failed, timeout_s)
+    tell("begin_update", version)
+    waiting: dict[Any, int] = {
+        rank.next_bucket.remote(version, prefix, verify_share, True): index for index, rank in enumerate(trainers.ranks)
+    }
     while waiting:
-        ready, _ = ray.wait(list(waiting), num_returns=1, timeout=limit)
-        [bucket] = wait(ready or list(waiting)[:1], 1 if not ready else limit, "the publication")
-        rank = waiting.pop(ready[0])
+        ready, _ = ray.wait(list(waiting), num_returns=1, timeout=trainers.timeout_s)
+        [bucket] = wait(ready or list(waiting)[:1], 1 if not ready else trainers.timeout_s, DURING)
+        index = waiting.pop(ready[0])
         if bucket is None:
             continue
-        wait([engine.load_bucket.remote(bucket) for engine in generators.engines], limit, "the publication")
-        names += [entry.name for entry in bucket.entries]
-        num_bytes += sum(entry.num_bytes for entry in bucket.entries)
-        waiting[rank.next_bucket.remote(version, prefix, False)] = rank
-    wait([engine.finish_update.remote(version, names) for engine in generators.engines], limit, "the publication")
-    return Publication(version, tuple(names), num_bytes, time.monotonic() - began)
+        tell.load(bucket, trainers.ranks[index], trainers.nodes[index])
+        done.names += [entry.name for entry in bucket.entries if entry.is_last]
+        done.num_bytes += sum(entry.num_bytes for entry in bucket.entries)
+        done.num_checksums += sum(bool(entry.checksum) for entry in bucket.entries)
+        waiting[trainers.ranks[index].next_bucket.remote(version, prefix, verify_share, False)] = index
+    tell("finish_update", version, done.names)
+    for replica in tell.replicas:
+        replica.version = version
+    done.seconds = time.monotonic() - began
+    return done
+
+
+class Audience:
+    """The engines that still take part in a publication."""
+
+    def __init__(self, replicas: list[Replica], failed: dict[Replica, EngineFailure], timeout_s: float):
+        self.replicas, self.failed, self.timeout_s = replicas, failed, timeout_s
+
+    def __call__(self, method: str, *args: Any) -> None:
+        """Call `method` of every engine; those that fail take no further part."""
+        self._wait({replica: getattr(replica.actor, method).remote(*args) for replica in self.replicas})
+
+    def load(self, bucket: Bucket, rank: Any, node: str) -> None:
+        """Hand over a bucket that lies in the memory of `node`; engines on other nodes get its bytes through Ray's object store."""
+        elsewhere = any(replica.node != node for replica in self.replicas)
+        data = rank.bucket_bytes.remote(bucket) if elsewhere else None
+        self._wait({replica: replica.actor.load_bucket.remote(bucket, data if replica.node != node else None) for replica in self.replicas})
+
+    def _wait(self, calls: dict[Replica, Any]) -> None:
+        ends = time.monotonic() + self.timeout_s
+        for replica, call in calls.items():
+            try:
+                ray.get(call, timeout=max(0.0, ends - time.monotonic()))
+            except RayError as error:
+                self.failed[replica] = failure_of(error, DURING)
+                self.replicas.remove(replica)

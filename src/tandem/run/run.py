@@ -4,11 +4,14 @@ import json
 import logging
 import os
 import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from transformers import AutoConfig
 
+from tandem.config.checks import data_parallel_size
 from tandem.config.schema import Config
 from tandem.data.loader import Loader
 from tandem.data.prompts import PromptBuilder, build_prompts
@@ -17,9 +20,13 @@ from tandem.data.types import Prompt
 from tandem.errors import RunError
 from tandem.qwen3_5.checkpoint import HuggingFaceFolder
 from tandem.rewards.pool import RewardPool
+from tandem.rollout.types import SamplingParams
 from tandem.run import export
-from tandem.run.groups import GeneratorGroup, TrainGroup
-from tandem.run.publish import publish
+from tandem.run.ahead import Batch, Rollouts
+from tandem.run.canary import canary_prompts, canary_sequences, check_canary
+from tandem.run.generators import GeneratorGroup, Replica
+from tandem.run.groups import TrainGroup
+from tandem.run.publish import Publication, publish
 from tandem.run.run_dir import shared_memory_prefix
 from tandem.run.tracker import Tracker
 
@@ -27,13 +34,15 @@ log = logging.getLogger(__name__)
 
 
 class Run:
-    """Made by the controller. `version` counts the optimizer steps in the weights that the generators hold."""
+    """Made by the controller. `version` counts the steps of training in the weights that the generators hold."""
 
     def __init__(self, config: Config, run_dir: Path, track: Tracker):
         self.config, self.run_dir, self.track = config, run_dir, track
         self.model_path = config.model.path
         self.version = -1
+        self.trained_version = 0  # optimizer steps in the trainers' weights
         self.stop_requested = False
+        self._names: set[str] | None = None  # of all tensors of the model
         self.trainers: TrainGroup
         self.generators: GeneratorGroup
         self.graders: RewardPool
@@ -52,6 +61,9 @@ class Run:
         if train:
             self.train_prompts = self._prompts("training rows", data.train_files, 0)
             self.loader = Loader(len(self.train_prompts), data.train_batch_size, self.config.trainer.seed, data.shuffle)
+            self.loader_state = self.loader.state_dict()
+            if hasattr(self, "generators"):
+                self.rollouts = Rollouts(self.loader, self.train_prompts, self.generators, ahead=self.config.rollout.max_staleness)
         if validation and data.val_files:
             self.val_prompts = self.warm_start_prompts = self._prompts("held-out rows", data.val_files, data.val_max_rows)
         if train and self.config.warm_start.max_steps and self.config.warm_start.val_files:
@@ -72,24 +84,82 @@ class Run:
         trainer = self.config.trainer
         return trainer.total_steps or self.loader.batches_in(trainer.total_epochs)
 
-    def next_prompts(self) -> list[Prompt]:
-        _, indices = self.loader.next()
-        return [self.train_prompts[index] for index in indices]
+    def next_batch(self, step: int) -> Batch:
+        """Prompts and samples of this step. With `rollout.max_staleness` those of the next step are begun as well."""
+        following = sampling(self.config, step + 1) if step < self.total_steps and not self.stop_requested else None
+        batch = self.rollouts.take(sampling(self.config, step), following)
+        self.loader_state = batch.loader_state
+        self.generators.sleep()
+        return batch
 
-    def publish(self, version: int) -> None:
-        """Bring every generator to the trainers' present weights, and check that no tensor was left out."""
-        done = publish(self.trainers, self.generators, version, self.shared_memory_prefix)
-        if version == 0:
-            tied = AutoConfig.from_pretrained(self.model_path).tie_word_embeddings
-            expected, got = HuggingFaceFolder(self.model_path, tied).names(), set(done.names)
-            if expected != got:
-                raise RunError(
-                    f"{len(expected ^ got)} tensors of the model were not published, or are not in it: {sorted(expected ^ got)[:5]}",
-                    "generators would keep old weights for them",
-                    "report this with the model's config.json",
-                )
-            self.track.note(f"published {len(got)} tensors, {done.num_bytes / 2**20:.1f} MiB, in {done.seconds:.2f} s")
+    @contextmanager
+    def changing_weights(self, step: int) -> Iterator[None]:
+        """While this lasts no engine can be brought up to date: the trainers' weights are between two versions."""
+        with self.trainers.lock:
+            yield
+            self.trained_version = step
+
+    def publish(self, version: int) -> dict[str, float]:
+        """Bring every generator to the trainers' present weights, those of `version`, and prove it. Returns metrics."""
+        self.rollouts.settle()
+        self.trained_version = version
+        self.trainers.offload(parameters=False)  # what it does not need makes room for the generators' weights
+        self.generators.wake("weights")
+        done = self.catch_up(self.generators.replicas)
+        if self.version < 0:
+            self.track.note(f"published {len(done.names)} tensors, {done.num_bytes / 2**20:.1f} MiB, in {done.seconds:.2f} s")
         self.version = version
+        return {
+            "publish/num_tensors": len(done.names),
+            "publish/num_checksums": done.num_checksums,
+            "publish/bytes_per_s": done.num_bytes / done.seconds,
+            "publish/canary_abs_diff": done.canary_abs_diff,
+        }
+
+    def catch_up(self, replicas: list[Replica]) -> Publication:
+        """Bring some generators to the trainers' present weights; those that fail meanwhile are started anew.
+
+        Raises:
+            GeneratorsFailed: as often as `rollout.max_failures` allows.
+            RunError: a tensor of the model was not published, or a generator decodes something else than the trainer would.
+        """
+        config = self.config
+        with self.trainers.lock:
+            version, behind = self.trained_version, list(replicas)
+            while behind:
+                share = config.sync.verify_share if version > 1 and len(behind) == len(self.generators.replicas) else 1.0
+                limit = config.rollout.health_timeout_s
+                done = publish(self.trainers, behind, version, self.shared_memory_prefix, verify_share=share, timeout_s=limit)
+                self._check_names(done.names)
+                for replica, failure in done.failed.items():
+                    self.generators.failed(replica, failure)
+                    if failure.lost:
+                        self.generators.renew(replica)
+                behind = list(done.failed)
+            self.trainers.offload(parameters=True)
+            self.generators.wake("kv_cache")
+            done.canary_abs_diff = self._check_canary(replicas)
+        return done
+
+    def _check_names(self, names: list[str]) -> None:
+        if self._names is None:
+            tied = AutoConfig.from_pretrained(self.model_path).tie_word_embeddings
+            self._names = HuggingFaceFolder(self.model_path, tied).names()
+        if differing := self._names ^ set(names):
+            raise RunError(
+                f"{len(differing)} tensors of the model were not published, or are not in it: {sorted(differing)[:5]}",
+                "generators would keep old weights for them",
+                "report this with the model's config.json",
+            )
+
+    def _check_canary(self, replicas: list[Replica]) -> float:
+        tokens, prompts = self.config.sync.canary_tokens, canary_prompts(self.train_prompts)
+        if not tokens or self.config.trainer.offload:  # scoring would bring back what was just moved out
+            return 0.0
+        sung = self.generators.decode(replicas, prompts, SamplingParams(temperature=0.0, max_tokens=tokens))
+        sequences = canary_sequences(prompts, sung, data_parallel_size(self.config))
+        scored = [logprobs for logprobs, _ in self.trainers.scores(sequences, temperature=1.0)]
+        return check_canary(sung, scored, [str(replica) for replica in replicas], self.config.fidelity)
 
     @property
     def shared_memory_prefix(self) -> str:
@@ -103,7 +173,7 @@ class Run:
             shutil.rmtree(beside, ignore_errors=True)
             beside.mkdir(parents=True)
             self.trainers.save(str(beside))
-            state: dict[str, Any] = {"step": step, "loader": self.loader.state_dict(), "config": self.config.model_dump(mode="json")}
+            state: dict[str, Any] = {"step": step, "loader": self.loader_state, "config": self.config.model_dump(mode="json")}
             (beside / "state.json").write_text(json.dumps(state, indent=1))
             shutil.rmtree(final, ignore_errors=True)
             os.replace(beside, final)
@@ -116,5 +186,14 @@ class Run:
 
     def close(self) -> None:
         """Stop the graders; Ray's actors end with the cluster."""
+        if hasattr(self, "rollouts"):
+            self.rollouts.close()
         if hasattr(self, "graders"):
             self.graders.close()
+
+
+def sampling(config: Config, step: int) -> SamplingParams:
+    """How the samples of a step are drawn."""
+    rollout = config.rollout
+    seed = config.trainer.seed * 1_000_003 + step
+    return SamplingParams(rollout.n, rollout.temperature, rollout.top_p, rollout.top_k, config.data.max_response_length, seed)

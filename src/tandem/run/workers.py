@@ -3,17 +3,21 @@
 Nothing heavy is imported at the top: an actor's environment must be set before torch is.
 """
 
+import contextlib
 import logging
 import os
+import queue
 import socket
 import sys
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from tandem.config.schema import Config
 from tandem.data.types import Sequence
-from tandem.rollout.types import Completion, Request
+from tandem.rollout.types import Completion, Part, Request
+from tandem.run.processes import Identity, family
 from tandem.sync.types import Bucket
 
 
@@ -29,6 +33,19 @@ def log_to_file(path: Path) -> None:
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s", stream=sys.stderr, force=True)
 
 
+def claimed_devices(device) -> list[str]:
+    """Ids of the accelerators that Ray gave this actor; none on CPU."""
+    import ray
+
+    return list(ray.get_runtime_context().get_accelerator_ids().get(device.RAY_RESOURCE, []))
+
+
+def see_only(device, ids: list[str]) -> None:
+    """Let this process see these accelerators, as numbers 0, 1, ...; before torch is imported."""
+    if device.VISIBLE_DEVICES_VARIABLE and ids:
+        os.environ[device.VISIBLE_DEVICES_VARIABLE] = ",".join(ids)
+
+
 class TrainRank:
     """One training process: one device."""
 
@@ -38,9 +55,16 @@ class TrainRank:
         self.config, self.rank = config, rank
         self.device = devices.DEVICES[config.device]
         os.environ.update(self.device.environment(config.trainer.num_threads))
+        see_only(self.device, claimed_devices(self.device))
         log_to_file(Path(run_dir) / "logs" / f"train_rank_{rank}.log")
         self.engine: Any = None
         self._publication: Iterator[Bucket] | None = None
+
+    def place(self) -> tuple[str, list[str]]:
+        """The node and the ids of its devices that this rank has."""
+        import ray
+
+        return str(ray.get_runtime_context().get_node_id()), claimed_devices(self.device)
 
     def address(self, port: int) -> tuple[str, int]:
         """An address of this node and a port that is free now (`port` itself when it is not 0)."""
@@ -73,25 +97,30 @@ class TrainRank:
     def keep_reference(self) -> None:
         self.engine.keep_reference()
 
+    def offload(self, parameters: bool) -> None:
+        self.engine.offload(parameters=parameters)
+
     def scores(self, sequences: list[Sequence], temperature: float, reference: bool, masked: bool) -> dict[int, Any]:
         return self.engine.scores(sequences, temperature=temperature, reference=reference, masked=masked)
 
     def update(self, sequences: list[Sequence], supervised: bool, lr: float) -> dict[str, float]:
         return self.engine.update(sequences, supervised=supervised, lr=lr)
 
-    def next_bucket(self, version: int, prefix: str, begin: bool) -> Bucket | None:
+    def next_bucket(self, version: int, prefix: str, verify_share: float, begin: bool) -> Bucket | None:
         """The next bucket of this rank's share of the weights, None after the last. Asking for one frees the one before."""
         from tandem.sync.buckets import SHARED_MEMORY, BucketWriter
 
         if begin:
-            writer = BucketWriter(SHARED_MEMORY, prefix, self.config.sync.bucket_bytes)
+            writer = BucketWriter(SHARED_MEMORY, prefix, self.config.sync.bucket_bytes, verify_share)
             self._publication = writer.write(self.engine.tensors(), version)
         assert self._publication is not None, "no publication has begun"
         return next(self._publication, None)
 
-    def tensor_names(self) -> list[str]:
-        """Names of all Hugging Face tensors that this rank publishes."""
-        return [name for name, _ in self.engine.tensors()]
+    def bucket_bytes(self, bucket: Bucket) -> Any:
+        """The bucket's bytes, [num_bytes] uint8, for an engine on another node."""
+        from tandem.sync.buckets import bucket_bytes
+
+        return bucket_bytes(bucket)
 
     def save(self, path: str) -> None:
         from tandem.engine import checkpoint
@@ -110,18 +139,34 @@ class TrainRank:
         return {"memory/device_peak_bytes": self.device.memory_peak_bytes(), "memory/host_peak_bytes": cpu.memory_peak_bytes()}
 
 
+@dataclass(frozen=True)
+class Signs:
+    """An engine's signs of life."""
+
+    num_steps: int  # of the engine since it was started
+    finished: list[tuple[int, list[Completion]]]  # index of the prompt, its samples
+
+
 class Generator:
     """One vLLM engine with its tensor-parallel workers."""
 
-    def __init__(self, config: Config, index: int, run_dir: str):
+    def __init__(self, config: Config, index: int, run_dir: str, shared_devices: list[str]):
+        """Args: shared_devices: ids of the training ranks' devices that it shares; empty: those that it claimed."""
+        from tandem import devices
         from tandem.rollout.engine import engine_environment
 
         self.config, self.index = config, index
+        device = devices.DEVICES[config.device]
         os.environ.update(engine_environment(config.rollout, config.device))
+        see_only(device, shared_devices or claimed_devices(device))
         log_to_file(Path(run_dir) / "logs" / f"generator_{index}.log")
         self.engine: Any = None
+        self._finished: queue.SimpleQueue[tuple[int, list[Completion]]] = queue.SimpleQueue()
 
-    def start(self, model_path: str, banned_token_ids: list[int], stop_token_ids: list[int]) -> None:
+    def start(self, model_path: str, banned_token_ids: list[int], stop_token_ids: list[int]) -> tuple[str, list[Identity]]:
+        """Load the model. Returns the node, and the processes to kill should the engine hang."""
+        import ray
+
         from tandem.rollout.engine import RolloutEngine
 
         config = self.config
@@ -135,21 +180,47 @@ class Generator:
             stop_token_ids=stop_token_ids,
             device=config.device,
         )
+        return ray.get_runtime_context().get_node_id(), family()
 
-    def generate(self, requests: list[Request], version: int, controller: Any) -> list[list[Completion]]:
-        """`controller` hears about finished samples while this runs."""
-        return self.engine.generate(
-            requests, version, on_progress=lambda done, total: controller.generated.remote(self.index, done, total) if controller else None
-        )
+    def generate(self, requests: dict[int, Request], version: int) -> None:
+        """`requests` by their index in the rollout; what is finished leaves through `poll`."""
+        indices = list(requests)
+        self.engine.generate(list(requests.values()), version, lambda at, completions: self._finished.put((indices[at], completions)))
+
+    def decode(self, requests: list[Request], version: int) -> list[Completion]:
+        """One sample of each request."""
+        return [completions[0] for completions in self.engine.generate(requests, version)]
+
+    def poll(self, timeout_s: float) -> Signs:
+        """What has finished since the last call, and how far the engine is; waits up to `timeout_s` for something to finish."""
+        finished = []
+        with contextlib.suppress(queue.Empty):
+            finished.append(self._finished.get(timeout=timeout_s) if timeout_s else self._finished.get_nowait())
+            while True:
+                finished.append(self._finished.get_nowait())
+        return Signs(self.engine.num_steps, finished)
 
     def begin_update(self, version: int) -> None:
+        with contextlib.suppress(queue.Empty):  # of a rollout that was given up
+            while True:
+                self._finished.get_nowait()
         self.engine.begin_update(version)
 
-    def load_bucket(self, bucket: Bucket) -> None:
-        self.engine.load_bucket(bucket)
+    def load_bucket(self, bucket: Bucket, data: Any) -> None:
+        """Args: data: the bucket's bytes, when they come from another node."""
+        from tandem.sync.buckets import SHARED_MEMORY, copied_bucket
+
+        with contextlib.nullcontext(bucket) if data is None else copied_bucket(bucket, data, SHARED_MEMORY) as here:
+            self.engine.load_bucket(here)
 
     def finish_update(self, version: int, expected_names: list[str]) -> Any:
         return self.engine.finish_update(version, expected_names)
+
+    def sleep(self) -> None:
+        self.engine.sleep()
+
+    def wake(self, part: Part) -> None:
+        self.engine.wake(part)
 
     def shutdown(self) -> None:
         if self.engine is not None:

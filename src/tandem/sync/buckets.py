@@ -4,11 +4,13 @@ import errno
 import mmap
 import os
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
 from glob import escape
 from math import prod
 from pathlib import Path
 
+import numpy as np
 import torch
 from blake3 import blake3
 from torch import Tensor
@@ -43,11 +45,13 @@ class BucketWriter:
     Args:
         directory: a folder in memory, usually `SHARED_MEMORY`.
         prefix: starts every file name, so that `cleanup` finds what a killed writer left; unique to a run.
-        bucket_bytes: largest bucket. A tensor that is larger gets a bucket of its own size.
+        bucket_bytes: largest bucket, at least ALIGNMENT. A tensor that is larger is cut.
+        verify_share: of the tensors that get a checksum, 0 to 1; which ones changes with the version.
     """
 
-    def __init__(self, directory: str | Path, prefix: str, bucket_bytes: int):
-        self.directory, self.prefix, self.bucket_bytes = Path(directory), prefix, bucket_bytes
+    def __init__(self, directory: str | Path, prefix: str, bucket_bytes: int, verify_share: float = 1.0):
+        self.directory, self.prefix, self.verify_share = Path(directory), prefix, verify_share
+        self.bucket_bytes = bucket_bytes // ALIGNMENT * ALIGNMENT
         self._num_files = 0
 
     def write(self, tensors: Iterable[tuple[str, Tensor]], version: int) -> Iterator[Bucket]:
@@ -63,18 +67,29 @@ class BucketWriter:
         file: _BucketFile | None = None
         try:
             for name, tensor in tensors:
-                if file is not None and not file.has_room(tensor.nbytes):
-                    yield file.seal(version)
-                    file.remove()
-                    file = None
-                if file is None:
-                    file = self._new_file(max(self.bucket_bytes, tensor.nbytes))
-                file.append(name, tensor)
+                checked = is_checked(name, version, self.verify_share)
+                for start, part in self._parts(tensor):
+                    if file is not None and not file.has_room(part.nbytes):
+                        yield file.seal(version)
+                        file.remove()
+                        file = None
+                    if file is None:
+                        file = self._new_file(self.bucket_bytes)
+                    file.append(name, tensor, start, part, checked)
             if file is not None:
                 yield file.seal(version)
         finally:
             if file is not None:
                 file.remove()
+
+    def _parts(self, tensor: Tensor) -> Iterator[tuple[int, Tensor]]:
+        """(first byte, part) of the tensor, none larger than a bucket."""
+        if tensor.nbytes <= self.bucket_bytes:
+            yield 0, tensor
+            return
+        size = tensor.element_size()
+        for index, part in enumerate(tensor.reshape(-1).split(self.bucket_bytes // size)):
+            yield index * self.bucket_bytes, part
 
     def release(self, bucket: Bucket) -> None:
         """Remove the bucket's file before the generator resumes: readers that have mapped it keep their view."""
@@ -103,14 +118,17 @@ class _BucketFile:
     def has_room(self, num_bytes: int) -> bool:
         return _aligned(self.used) + num_bytes <= self.capacity
 
-    def append(self, name: str, tensor: Tensor) -> None:
-        assert self._map is not None and tensor.dtype in DTYPE_NAMES, f"{name}: a sealed bucket or an unknown dtype {tensor.dtype}"
-        offset, num_bytes = _aligned(self.used), tensor.nbytes
+    def append(self, name: str, whole: Tensor, start: int, part: Tensor, checked: bool) -> None:
+        """Add `part` of the tensor `whole`, which begins at its byte `start`."""
+        assert self._map is not None and part.dtype in DTYPE_NAMES, f"{name}: a sealed bucket or an unknown dtype {part.dtype}"
+        offset, num_bytes = _aligned(self.used), part.nbytes
         if num_bytes:
             self._claim(name, offset, num_bytes)
-            torch.frombuffer(self._map, dtype=tensor.dtype, count=tensor.numel(), offset=offset).view(tensor.shape).copy_(tensor)
-        checksum = _checksum(self._map, offset, num_bytes)
-        self.entries.append(TensorEntry(name, DTYPE_NAMES[tensor.dtype], tuple(tensor.shape), offset, num_bytes, checksum))
+            torch.frombuffer(self._map, dtype=part.dtype, count=part.numel(), offset=offset).view(part.shape).copy_(part)
+        checksum = _checksum(self._map, offset, num_bytes) if checked else ""
+        is_last = start + num_bytes == whole.nbytes
+        dtype, shape = DTYPE_NAMES[part.dtype], tuple(whole.shape)
+        self.entries.append(TensorEntry(name, dtype, shape, offset, num_bytes, checksum, start, is_last))
         self.used = offset + num_bytes
 
     def _claim(self, name: str, offset: int, num_bytes: int) -> None:
@@ -142,16 +160,58 @@ class _BucketFile:
         self.path.unlink(missing_ok=True)
 
 
-def read_bucket(bucket: Bucket, verify: bool = True) -> Iterator[tuple[str, Tensor]]:
-    """Yield the bucket's tensors as views of a private mapping: they outlive the file, and writing to them changes nothing for others.
+def is_checked(name: str, version: int, share: float) -> bool:
+    """Whether this tensor's checksum is compared in the publication of `version`: a share of the names, others each time."""
+    drawn = int.from_bytes(blake3(f"{version} {name}".encode()).digest(length=4), "little")
+    return drawn < share * 2**32
 
-    Args:
-        bucket: as a `BucketWriter` made it.
-        verify: compare each tensor's checksum with its bytes before it is yielded.
 
-    Raises:
-        RunError: the file is missing or shorter than its entries say, or a checksum differs; names the tensor and the file.
-    """
+class BucketReader:
+    """Reads the buckets of one publication and puts tensors together that came in pieces."""
+
+    def __init__(self) -> None:
+        self._unfinished: dict[str, tuple[Tensor, int]] = {}  # bytes, how many of them are there
+
+    def read(self, bucket: Bucket) -> Iterator[tuple[str, Tensor]]:
+        """Yield the tensors that this bucket completes, mostly as views of a private mapping: they outlive the file, and writing to them
+        changes nothing for others. Checksums are compared before a tensor is yielded.
+
+        Raises:
+            RunError: the file is missing or shorter than its entries say, a checksum differs, or a piece is not the next one; names the
+                tensor and the file.
+        """
+        with _open(bucket) as (mapping, size):
+            for entry in bucket.entries:
+                dtype, numel = DTYPES[entry.dtype], prod(entry.shape)
+                whole = numel * dtype.itemsize
+                if entry.start + entry.num_bytes > whole or (entry.is_last and entry.start + entry.num_bytes != whole):
+                    raise _damaged(bucket, entry.name, f"{entry.num_bytes} bytes cannot be {entry.dtype} of shape {entry.shape}")
+                if entry.offset + entry.num_bytes > size:
+                    raise _damaged(bucket, entry.name, f"it ends at byte {entry.offset + entry.num_bytes} of a file of {size}")
+                if entry.checksum and _checksum(mapping, entry.offset, entry.num_bytes) != entry.checksum:
+                    raise _damaged(bucket, entry.name, "its bytes do not have the checksum that the trainer wrote")
+                if numel == 0:
+                    yield entry.name, torch.empty(entry.shape, dtype=dtype)
+                elif entry.is_last and entry.start == 0:
+                    yield entry.name, torch.frombuffer(mapping, dtype=dtype, count=numel, offset=entry.offset).view(entry.shape)
+                elif (tensor := self._add_piece(bucket, entry, mapping, whole)) is not None:
+                    yield entry.name, tensor.view(dtype).view(entry.shape)
+
+    def _add_piece(self, bucket: Bucket, entry: TensorEntry, mapping: mmap.mmap, whole: int) -> Tensor | None:
+        """The tensor's bytes when this was its last piece."""
+        tensor, there = self._unfinished.pop(entry.name, None) or (torch.empty(whole, dtype=torch.uint8), 0)
+        if there != entry.start:
+            raise _damaged(bucket, entry.name, f"its piece from byte {entry.start} came after {there} bytes")
+        tensor[there : there + entry.num_bytes] = torch.frombuffer(mapping, dtype=torch.uint8, count=entry.num_bytes, offset=entry.offset)
+        if entry.is_last:
+            return tensor
+        self._unfinished[entry.name] = tensor, there + entry.num_bytes
+        return None
+
+
+@contextmanager
+def _open(bucket: Bucket) -> Iterator[tuple[mmap.mmap, int]]:
+    """A private mapping of the bucket's file, and its size. The mapping lives as long as a tensor that views it."""
     try:
         fd = os.open(bucket.path, os.O_RDONLY)
     except FileNotFoundError as error:
@@ -162,18 +222,23 @@ def read_bucket(bucket: Bucket, verify: bool = True) -> Iterator[tuple[str, Tens
         mapping = mmap.mmap(fd, 0, access=mmap.ACCESS_COPY) if size else mmap.mmap(-1, 1)
     finally:
         os.close(fd)
-    for entry in bucket.entries:
-        dtype, numel = DTYPES[entry.dtype], prod(entry.shape)
-        if entry.num_bytes != numel * dtype.itemsize:
-            raise _damaged(bucket, entry.name, f"{entry.num_bytes} bytes cannot be {entry.dtype} of shape {entry.shape}")
-        if entry.offset + entry.num_bytes > size:
-            raise _damaged(bucket, entry.name, f"it ends at byte {entry.offset + entry.num_bytes} of a file of {size}")
-        if verify and _checksum(mapping, entry.offset, entry.num_bytes) != entry.checksum:
-            raise _damaged(bucket, entry.name, "its bytes do not have the checksum that the trainer wrote")
-        if numel == 0:
-            yield entry.name, torch.empty(entry.shape, dtype=dtype)
-        else:
-            yield entry.name, torch.frombuffer(mapping, dtype=dtype, count=numel, offset=entry.offset).view(entry.shape)
+    yield mapping, size
+
+
+def bucket_bytes(bucket: Bucket) -> np.ndarray:
+    """The bytes of a bucket of this node, [num_bytes] uint8."""
+    return np.fromfile(bucket.path, np.uint8)
+
+
+@contextmanager
+def copied_bucket(bucket: Bucket, data: np.ndarray, directory: Path) -> Iterator[Bucket]:
+    """A bucket of another node, from its bytes, in a file of this one for as long as the context lasts."""
+    path = directory / f"{Path(bucket.path).name}-at-{os.getpid()}"
+    try:
+        data.tofile(path)
+        yield replace(bucket, path=str(path))
+    finally:
+        path.unlink(missing_ok=True)
 
 
 def cleanup(prefix: str, directory: str | Path = SHARED_MEMORY) -> int:
