@@ -2,7 +2,6 @@
 
 import os
 import signal
-import threading
 import time
 
 import numpy as np
@@ -15,7 +14,7 @@ from tandem.rollout.types import SamplingParams
 from tandem.run import publish
 from tandem.run.generators import GeneratorsFailed
 
-HEALTH_S = 6.0
+HEALTH_S = 15.0
 OVERRIDES = [
     "data.train_batch_size=8",
     "rollout.n=4",
@@ -67,27 +66,30 @@ def pid(replica) -> int:
     return replica.family[0][0]
 
 
-def when_it_decodes(replica, action) -> threading.Thread:
-    """Do `action` once the engine has made some steps of the next rollout."""
-    before = ray.get(replica.actor.poll.remote(0.0)).num_steps
+def ends_at_step(number: signal.Signals, steps: int):
+    """For an engine's process: it sends itself a signal in the middle of its next rollout."""
 
-    def wait_and_act() -> None:
-        while ray.get(replica.actor.poll.remote(0.0)).num_steps < before + 5:
-            time.sleep(0.01)
-        action()
+    def prepare(self) -> None:
+        vllm, left = self.engine._engine, [steps]
+        step = vllm.step
 
-    thread = threading.Thread(target=wait_and_act)
-    thread.start()
-    return thread
+        def step_or_end():
+            left[0] -= 1
+            if left[0] == 0:
+                os.kill(os.getpid(), number)
+            return step()
+
+        vllm.step = step_or_end
+
+    return prepare
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP], ids=["killed", "stopped"])
 def test_an_engine_that_ends_while_it_decodes_is_replaced_and_its_prompts_are_generated(run, expected, number):
     victim = run.generators.replicas[1]
     old = pid(victim)
-    thread = when_it_decodes(victim, lambda: os.kill(old, number))
+    ray.get(victim.actor.__ray_call__.remote(ends_at_step(number, 8)))
     ours = generated(run)
-    thread.join(30)
     assert same_share(ours, expected) >= 0.95
     assert pid(victim) != old and victim.version == run.version
     with pytest.raises(ProcessLookupError):
@@ -190,7 +192,7 @@ def test_weights_that_the_engine_does_not_use_are_caught_by_the_canary(run, monk
         self.engine._llm.collective_rpc(scale_norm)
 
     check = run._check_canary
-    monkeypatch.setattr(run, "_check_canary", lambda replicas: (ray.get(replica.actor.__ray_call__.remote(spoil)), check(replicas))[1])
+    monkeypatch.setattr(run, "_check_canary", lambda *args: (ray.get(replica.actor.__ray_call__.remote(spoil)), check(*args))[1])
     with pytest.raises(RunError, match="generator 1 does not generate with the weights that were published"):
         run.publish(run.version + 1)
     monkeypatch.undo()

@@ -125,20 +125,25 @@ class GeneratorGroup:
             self._all("wake", part)
 
     def _all(self, method: str, *args: Any) -> None:
-        """Call every engine; one that fails is started anew, which has all its memory, and is behind until the next publication."""
+        failed: dict[Replica, EngineFailure] = {}
         calls = {replica: getattr(replica.actor, method).remote(*args) for replica in self.replicas}
-        for replica, call in calls.items():
-            try:
-                ray.get(call, timeout=self.health_timeout_s)
-            except RayError as error:
-                self.failed(replica, failure_of(error, f"its {method}"))
-                self.renew(replica)
+        answers(calls, self.health_timeout_s, f"its {method}", failed)
+        self.replace_failed(failed)
 
-    def decode(self, replicas: list[Replica], prompts: Seq[Prompt], sampling: SamplingParams) -> list[list[Completion]]:
-        """[engine][prompt] one sample of each prompt by every engine."""
+    def decode(
+        self, replicas: list[Replica], prompts: Seq[Prompt], sampling: SamplingParams, failed: dict[Replica, "EngineFailure"]
+    ) -> dict[Replica, list[Completion]]:
+        """[engine][prompt] one sample of each prompt by every engine that does not fail; the others are added to `failed`."""
         requests = requests_of(prompts, sampling)
-        calls = [replica.actor.decode.remote(requests, replica.version) for replica in replicas]
-        return wait(calls, self.health_timeout_s, "decoding the canary")
+        calls = {replica: replica.actor.decode.remote(requests, replica.version) for replica in replicas}
+        return answers(calls, self.health_timeout_s, "decoding the canary", failed)
+
+    def replace_failed(self, failed: dict[Replica, "EngineFailure"]) -> None:
+        """Count failures and start anew what does not answer any more: it is behind until the next publication."""
+        for replica, failure in failed.items():
+            self.failed(replica, failure)
+            if failure.lost:
+                self.renew(replica)
 
     def failed(self, replica: Replica, failure: "EngineFailure") -> None:
         """Count a failure. Raises GeneratorsFailed when there were too many."""
@@ -150,7 +155,8 @@ class GeneratorGroup:
                 f"failure {self._num_failures} in a row, rollout.max_failures = {self.config.rollout.max_failures}\n{failure.traceback}",
                 f"see logs/generator_{replica.index}.log; go on from the checkpoint that is saved now",
             )
-        self.note(f"{replica} failed during {failure.during} ({failure.what}); it is started anew")
+        again = "it is started anew" if failure.lost else "it is tried again"
+        self.note(f"{replica} failed during {failure.during} ({failure.what}); {again}")
 
     def renew(self, replica: Replica) -> None:
         """Start an engine anew, with the start model's weights, as often as may fail."""
@@ -215,6 +221,17 @@ def failure_of(error: RayError, during: str) -> EngineFailure:
         error.cause.what if isinstance(error, RayTaskError) and isinstance(error.cause, RunError) else str(error).strip().splitlines()[-1]
     )
     return EngineFailure(during, what, str(error), lost=False)
+
+
+def answers(calls: dict[Replica, Any], timeout_s: float, during: str, failed: dict[Replica, EngineFailure]) -> dict[Replica, Any]:
+    """What the engines answer within a time limit; those that fail are added to `failed`."""
+    ends, answered = time.monotonic() + timeout_s, {}
+    for replica, call in calls.items():
+        try:
+            answered[replica] = ray.get(call, timeout=max(0.0, ends - time.monotonic()))
+        except RayError as error:
+            failed[replica] = failure_of(error, during)
+    return answered
 
 
 class Watched:

@@ -9,9 +9,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import ray
-from ray.exceptions import RayError
 
-from tandem.run.generators import EngineFailure, Replica, failure_of
+from tandem.run.generators import EngineFailure, Replica, answers
 from tandem.run.groups import TrainGroup, wait
 from tandem.sync.types import Bucket
 
@@ -83,10 +82,4 @@ class Audience:
         self._wait({replica: replica.actor.load_bucket.remote(bucket, data if replica.node != node else None) for replica in self.replicas})
 
     def _wait(self, calls: dict[Replica, Any]) -> None:
-        ends = time.monotonic() + self.timeout_s
-        for replica, call in calls.items():
-            try:
-                ray.get(call, timeout=max(0.0, ends - time.monotonic()))
-            except RayError as error:
-                self.failed[replica] = failure_of(error, DURING)
-                self.replicas.remove(replica)
+        self.replicas = list(answers(calls, self.timeout_s, DURING, self.failed))

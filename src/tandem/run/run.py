@@ -6,6 +6,7 @@ import os
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,7 @@ from tandem.rollout.types import SamplingParams
 from tandem.run import export
 from tandem.run.ahead import Batch, Rollouts
 from tandem.run.canary import canary_prompts, canary_sequences, check_canary
-from tandem.run.generators import GeneratorGroup, Replica
+from tandem.run.generators import EngineFailure, GeneratorGroup, Replica
 from tandem.run.groups import TrainGroup
 from tandem.run.publish import Publication, publish
 from tandem.run.run_dir import shared_memory_prefix
@@ -123,23 +124,21 @@ class Run:
             GeneratorsFailed: as often as `rollout.max_failures` allows.
             RunError: a tensor of the model was not published, or a generator decodes something else than the trainer would.
         """
-        config = self.config
+        config, num_engines, canary_abs_diff = self.config, len(self.generators.replicas), 0.0
         with self.trainers.lock:
             version, behind = self.trained_version, list(replicas)
             while behind:
-                share = config.sync.verify_share if version > 1 and len(behind) == len(self.generators.replicas) else 1.0
+                share = config.sync.verify_share if version > 1 and len(behind) == num_engines else 1.0
                 limit = config.rollout.health_timeout_s
                 done = publish(self.trainers, behind, version, self.shared_memory_prefix, verify_share=share, timeout_s=limit)
                 self._check_names(done.names)
-                for replica, failure in done.failed.items():
-                    self.generators.failed(replica, failure)
-                    if failure.lost:
-                        self.generators.renew(replica)
+                self.trainers.offload(parameters=True)
+                self.generators.wake("kv_cache")
+                taken = [replica for replica in behind if replica not in done.failed]
+                canary_abs_diff = max(canary_abs_diff, self._check_canary(taken, done.failed))
+                self.generators.replace_failed(done.failed)
                 behind = list(done.failed)
-            self.trainers.offload(parameters=True)
-            self.generators.wake("kv_cache")
-            done.canary_abs_diff = self._check_canary(replicas)
-        return done
+        return replace(done, canary_abs_diff=canary_abs_diff)
 
     def _check_names(self, names: list[str]) -> None:
         if self._names is None:
@@ -152,14 +151,15 @@ class Run:
                 "report this with the model's config.json",
             )
 
-    def _check_canary(self, replicas: list[Replica]) -> float:
+    def _check_canary(self, replicas: list[Replica], failed: dict[Replica, EngineFailure]) -> float:
+        """The largest mean |Δ log-prob| of the engines that decoded; the others are added to `failed`."""
         tokens, prompts = self.config.sync.canary_tokens, canary_prompts(self.train_prompts)
         if not tokens or self.config.trainer.offload:  # scoring would bring back what was just moved out
             return 0.0
-        sung = self.generators.decode(replicas, prompts, SamplingParams(temperature=0.0, max_tokens=tokens))
-        sequences = canary_sequences(prompts, sung, data_parallel_size(self.config))
-        scored = [logprobs for logprobs, _ in self.trainers.scores(sequences, temperature=1.0)]
-        return check_canary(sung, scored, [str(replica) for replica in replicas], self.config.fidelity)
+        sung = self.generators.decode(replicas, prompts, SamplingParams(temperature=0.0, max_tokens=tokens), failed)
+        sequences = canary_sequences(prompts, [*sung.values()], data_parallel_size(self.config))
+        scored = [logprobs for logprobs, _ in self.trainers.scores(sequences, temperature=1.0)] if sequences else []
+        return check_canary([*sung.values()], scored, [str(replica) for replica in sung], self.config.fidelity)
 
     @property
     def shared_memory_prefix(self) -> str:
