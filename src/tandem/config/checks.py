@@ -157,6 +157,25 @@ def settings_have_an_effect(config: Config) -> None:
             raise UserError(f"{key} is not there yet", "this version would ignore it", until)
 
 
+def a_correction_has_something_to_correct(config: Config) -> None:
+    algorithm = config.algorithm
+    correction = algorithm.correction
+    if correction.kind == "none":
+        return
+    if algorithm.old_logprobs == "rollout":
+        raise UserError(
+            f"algorithm.correction.kind = {correction.kind} with algorithm.old_logprobs = rollout",
+            "the loss's own ratio is then taken against the generator already, and would be corrected twice",
+            "set algorithm.old_logprobs=trainer, or algorithm.correction.kind=none",
+        )
+    if correction.kind == "icepop" and correction.min >= correction.max:
+        raise UserError(
+            f"algorithm.correction.min = {correction.min:g} is not below algorithm.correction.max = {correction.max:g}",
+            "every token would be masked, and nothing learned",
+            "set algorithm.correction.min=0.5 algorithm.correction.max=2",
+        )
+
+
 def betas_are_decay_rates(config: Config) -> None:
     betas = config.optimizer.betas
     if not all(0 <= beta < 1 for beta in betas):
@@ -255,6 +274,7 @@ RULES = (
     clips_are_in_order,
     kl_in_the_reward_needs_a_weight,
     settings_have_an_effect,
+    a_correction_has_something_to_correct,
     betas_are_decay_rates,
     vllm_takes_the_temperatures,
     log_probs_are_comparable,

@@ -107,6 +107,17 @@ class KLConfig(Section):
     where: Literal["loss", "reward"] = Field("loss", description="added to the loss, or taken from the reward")
 
 
+class CorrectionConfig(Section):
+    """Weights r = p(trainer) / p(generator) for what differs between the policy that is trained and the one that sampled."""
+
+    kind: Literal["none", "truncated", "masked", "icepop"] = Field(
+        "none", description="min(r, max); r up to max, else 0; r in bounds, else 0"
+    )
+    level: Literal["token", "sequence"] = Field("token", description="r of each token, or of its whole response")
+    max: float = Field(2.0, gt=0, description="upper bound of r")
+    min: float = Field(0.5, ge=0, description="lower bound of r, for icepop")
+
+
 class AlgorithmConfig(Section):
     advantage: str = Field("grpo", description="advantage estimator, a name in tandem.algorithms")
     loss: str = Field("ppo_clip", description="policy loss, a name in tandem.algorithms")
@@ -120,6 +131,7 @@ class AlgorithmConfig(Section):
     entropy_coef: float = Field(0.0, ge=0, description="weight of the entropy bonus")
     old_logprobs: Literal["trainer", "rollout"] = Field("trainer", description="where the ratio's denominator comes from")
     kl: KLConfig = KLConfig()
+    correction: CorrectionConfig = CorrectionConfig()
 
 
 class OptimizerConfig(Section):
@@ -157,7 +169,9 @@ class RewardConfig(Section):
 class FidelityConfig(Section):
     """Limits on |log p(trainer) - log p(generator)|; past one of them the run stops with a diagnosis. 0: not checked."""
 
-    max_logprob_abs_diff_mean: float = Field(0.05, ge=0)
+    max_logprob_abs_diff_mean: float = Field(0.05, ge=0, description="limit of the mean over response tokens")
+    max_logprob_abs_diff_max: float = Field(0.0, ge=0, description="limit of the largest difference of one token")
+    max_kl_k3: float = Field(0.0, ge=0, description="limit of the k3 estimate of KL(generator || trainer)")
     max_kl_ref_at_start: float = Field(1e-6, ge=0, description="reference KL before the first update must be this close to 0")
 
 

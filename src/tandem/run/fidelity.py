@@ -2,48 +2,96 @@
 
 import numpy as np
 
-from tandem.config.schema import FidelityConfig
+from tandem.algorithms.corrections import correction_weights, effective_share
+from tandem.config.schema import CorrectionConfig, FidelityConfig
 from tandem.errors import RunError
 from tandem.run.samples import Sample
 
+PARTS = ("first", "middle", "last")  # thirds of a response
+
+
+def differences(samples: list[Sample]) -> list[np.ndarray]:
+    """log p(trainer) - log p(generator) of each sample's response, [R] float64."""
+    return [np.asarray(s.fields["old_logprobs"], np.float64) - s.completion.logprobs for s in samples]
+
 
 def fidelity(samples: list[Sample]) -> dict[str, float]:
-    """Means over all response tokens. With d = log p(trainer) - log p(generator): |d|, k1 = -d and k3 = exp(d) - 1 - d, the estimators of
-    KL(generator || trainer) on the generator's own samples (Schulman 2020, "Approximating KL divergence")."""
-    d = np.concatenate([s.fields["old_logprobs"] - s.completion.logprobs for s in samples]).astype(np.float64)
-    return {
+    """Over all response tokens, with d = log p(trainer) - log p(generator): |d|, the error of the probability ratio |exp(d) - 1|, and
+    k1 = -d and k3 = exp(d) - 1 - d, estimators of KL(generator || trainer) on the generator's own samples (Schulman 2020, "Approximating KL
+    divergence"). The mean of |d| also apart for rows with images and without, and for thirds of the responses."""
+    each = differences(samples)
+    d = np.concatenate(each)
+    metrics = {
         "fidelity/logprob_abs_diff_mean": float(np.abs(d).mean()),
         "fidelity/logprob_abs_diff_max": float(np.abs(d).max()),
+        "fidelity/ratio_abs_error_mean": float(np.abs(np.expm1(d)).mean()),
         "fidelity/kl_k1": float(-d.mean()),
         "fidelity/kl_k3": float((np.expm1(d) - d).mean()),
     }
+    return metrics | {f"fidelity/logprob_abs_diff_mean_{part}": mean for part, mean in by_part(samples, each).items()}
+
+
+def by_part(samples: list[Sample], each: list[np.ndarray]) -> dict[str, float]:
+    """Mean |d| of the tokens of each kind of row and each third of the responses, as far as there are such."""
+    parts: dict[str, list[np.ndarray]] = {}
+    for sample, d in zip(samples, each):
+        parts.setdefault("vision" if sample.prompt.row.images else "text", []).append(d)
+        for name, third in zip(PARTS, np.array_split(d, 3)):
+            parts.setdefault(name, []).append(third)
+    joined = {name: np.concatenate(values) for name, values in parts.items()}
+    return {name: float(np.abs(values).mean()) for name, values in joined.items() if len(values)}
 
 
 def check_fidelity(metrics: dict[str, float], samples: list[Sample], limits: FidelityConfig) -> None:
-    """Raises RunError, with where the difference lies, when the mean passes the limit (0: no limit) or is not a number."""
-    mean, limit = metrics["fidelity/logprob_abs_diff_mean"], limits.max_logprob_abs_diff_mean
-    if limit == 0 or mean <= limit:  # a NaN is not <=
-        return
-    differences = [np.abs(s.fields["old_logprobs"] - s.completion.logprobs) for s in samples]
-    worst = sorted(range(len(samples)), key=lambda i: -float(differences[i].mean()))[:5]
-    rows = "\n".join(
-        f"    {samples[i].prompt.row.id} sample {samples[i].number}: mean {differences[i].mean():.2e}, "
-        f"largest {differences[i].max():.2e} at response token {int(differences[i].argmax())}, version {samples[i].completion.version}"
-        for i in worst
+    """Raises RunError, with where the difference lies, when a figure passes its limit (0: no limit) or is not a number."""
+    for key, name, limit in (
+        ("max_logprob_abs_diff_mean", "logprob_abs_diff_mean", limits.max_logprob_abs_diff_mean),
+        ("max_logprob_abs_diff_max", "logprob_abs_diff_max", limits.max_logprob_abs_diff_max),
+        ("max_kl_k3", "kl_k3", limits.max_kl_k3),
+    ):
+        value = metrics[f"fidelity/{name}"]
+        if limit and not value <= limit:  # a NaN is not <=
+            raise RunError(
+                f"trainer and generator disagree: {name} {value:.3e}, limit {limit:.1e} (fidelity.{key})",
+                "the generator samples from other weights, stale caches, or another arithmetic than the trainer's, so the policy would "
+                f"learn from samples it did not make\n{diagnosis(samples)}",
+                "look at the versions above and at logs/generator_*.log; with bfloat16 a higher limit or algorithm.correction may be right",
+            )
+
+
+def diagnosis(samples: list[Sample]) -> str:
+    """Which rows, positions and versions the difference lies in."""
+    each = differences(samples)
+    sizes = [np.abs(d) for d in each]
+    parts = ", ".join(f"{name} {value:.2e}" for name, value in by_part(samples, each).items())
+    versions = sorted({s.completion.version for s in samples})
+    by_version = ", ".join(
+        f"{v}: {np.concatenate([d for d, s in zip(sizes, samples) if s.completion.version == v]).mean():.2e}" for v in versions
     )
-    by_kind = {
-        kind: np.concatenate(parts).mean()
-        if (parts := [d for d, s in zip(differences, samples) if bool(s.prompt.row.images) == images])
-        else None
-        for kind, images in (("rows with images", True), ("text rows", False))
+    worst = sorted(range(len(samples)), key=lambda i: -float(sizes[i].mean() if len(sizes[i]) else 0.0))[:5]
+    rows = "\n".join(f"    {_place_of(samples[i], sizes[i])}" for i in worst)
+    bias = f"mean d {float(np.concatenate(each).mean()):+.2e} (far from 0: other weights; near it: noise)"
+    return f"    mean |d| by part: {parts}\n    by version: {by_version}\n    {bias}\n{rows}"
+
+
+def _place_of(sample: Sample, size_R: np.ndarray) -> str:
+    where = f"largest {size_R.max():.2e} at response token {int(size_R.argmax())} of {len(size_R)}"
+    return f"{sample.prompt.row.id} sample {sample.number}: mean {size_R.mean():.2e}, {where}, version {sample.completion.version}"
+
+
+def correct(samples: list[Sample], settings: CorrectionConfig) -> dict[str, float]:
+    """Multiply the samples' advantages by their corrections. Returns metrics; none when nothing is corrected."""
+    if settings.kind == "none":
+        return {}
+    weights = correction_weights([s.fields["old_logprobs"] for s in samples], [s.completion.logprobs for s in samples], settings)
+    for sample, weight in zip(samples, weights):
+        sample.fields["advantages"] = sample.fields["advantages"] * weight
+    every = np.concatenate(weights)
+    return {
+        "correction/effective_share": effective_share(every),
+        "correction/weight_mean": float(every.mean()),
+        "correction/bounded_share": float(np.mean(every == settings.max) if settings.kind == "truncated" else np.mean(every == 0)),
     }
-    kinds = ", ".join(f"{kind} {value:.2e}" for kind, value in by_kind.items() if value is not None)
-    raise RunError(
-        f"trainer and generator disagree: mean |Δ log-prob| {mean:.3e}, limit {limit:.1e}",
-        "the generator samples from other weights, stale caches, or another arithmetic than the trainer's, so the policy would learn from "
-        f"samples it did not make\n    {kinds}\n{rows}",
-        "look at the versions above and at logs/generator_*.log; with bfloat16 a higher fidelity.max_logprob_abs_diff_mean may be right",
-    )
 
 
 def check_reference(old_logprobs: list[np.ndarray], ref_logprobs: list[np.ndarray], limits: FidelityConfig) -> None:

@@ -100,6 +100,7 @@ class GeneratorGroup:
         shares = {replica: rollout.unfinished(range(replica.index, len(prompts), num)) for replica in self.replicas}
         running = {replica: Watched(replica, share) for replica, share in shares.items() if share}
         while not rollout.is_complete:
+            assert running, "an engine is done and has not handed out all of its prompts"
             wait_for_news(list(running.values()))
             for replica, watched in list(running.items()):
                 try:
@@ -109,7 +110,10 @@ class GeneratorGroup:
                         del running[replica]
                 except EngineFailure as failure:
                     self._renew(replica, failure)
-                    running[replica] = Watched(replica, rollout.unfinished(watched.indices))
+                    if share := rollout.unfinished(watched.indices):
+                        running[replica] = Watched(replica, share)
+                    else:
+                        del running[replica]
             self.progress(rollout.num_done, rollout.num_samples)
         self._num_failures = 0
         return rollout.results()
@@ -239,14 +243,14 @@ class Watched:
 
     def __init__(self, replica: Replica, requests: dict[int, Request]):
         self.replica, self.indices = replica, list(requests)
-        self.is_done = not requests
-        self._call = replica.actor.generate.remote(requests, replica.version) if requests else None
-        self._poll = replica.actor.poll.remote(POLL_SECONDS) if requests else None
+        self.is_done = False
+        self._call = replica.actor.generate.remote(requests, replica.version)
+        self._poll = replica.actor.poll.remote(POLL_SECONDS)
         self._num_steps, self._last_sign = -1, time.monotonic()
 
     @property
     def futures(self) -> list[Any]:
-        return [] if self.is_done else [self._call, self._poll]
+        return [self._call, self._poll]
 
     def news(self, timeout_s: float) -> list[tuple[int, list[Completion]]]:
         """Prompts finished since the last look, with their index.
@@ -276,6 +280,4 @@ class Watched:
 
 
 def wait_for_news(running: list[Watched]) -> None:
-    futures = [future for watched in running for future in watched.futures]
-    if futures:
-        ray.wait(futures, num_returns=1, timeout=POLL_SECONDS)
+    ray.wait([future for watched in running for future in watched.futures], num_returns=1, timeout=POLL_SECONDS)

@@ -9,7 +9,7 @@ from tandem.algorithms import advantages, aggregation, schedules
 from tandem.rewards import combine
 from tandem.rollout.types import SamplingParams
 from tandem.run.ahead import check_versions
-from tandem.run.fidelity import check_fidelity, check_reference, fidelity
+from tandem.run.fidelity import check_fidelity, check_reference, correct, fidelity
 from tandem.run.generators import GeneratorsFailed
 from tandem.run.metrics import Stopwatch, sample_metrics, throughput
 from tandem.run.run import Run
@@ -56,6 +56,7 @@ def one_step(run: Run, step: int) -> dict[str, float]:
     metrics = {"staleness/mean": staleness} | fidelity(samples)
     if not staleness:  # what older weights have made differs by what was learned since
         check_fidelity(metrics, samples, config.fidelity)
+    metrics |= correct(samples, algorithm.correction)
     if algorithm.old_logprobs == "rollout":
         for sample in samples:
             sample.fields["old_logprobs"] = sample.completion.logprobs
