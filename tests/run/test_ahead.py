@@ -100,7 +100,13 @@ def test_a_split_run_trains_on_samples_one_step_old_and_every_publication_is_pro
 
     settings = ["trainer.devices_per_node=1", "rollout.placement=split", "rollout.replicas=1", "rollout.max_staleness=1"]
     settings += ["data.train_batch_size=8", "rollout.n=4", "trainer.total_steps=3", "trainer.val_before_train=false", "data.val_max_rows=4"]
-    settings += ["optimizer.lr=1e-3", "algorithm.correction.kind=truncated", "warm_start.max_steps=0", f"run_dir={tmp_path}"]
+    settings += [
+        "optimizer.lr=1e-2",
+        "algorithm.entropy_coef=1.0",
+        "algorithm.correction.kind=truncated",
+        "warm_start.max_steps=0",
+        f"run_dir={tmp_path}",
+    ]
     config = load("demo", settings).model_copy(update={"device": "cpu"})
     cluster.start(config, cpu)
     track = Tracker(tmp_path)

@@ -113,7 +113,7 @@ def test_an_engine_that_ends_in_a_publication_holds_the_new_weights_after_it(run
     began = time.monotonic()
     assert run.publish(run.version + 1)["publish/canary_abs_diff"] <= 1e-3
     assert pid(victim) != old and {replica.version for replica in run.generators.replicas} == {run.version}
-    assert time.monotonic() - began < 90
+    assert time.monotonic() - began < 300, "bounded, however slow the machine"
     generated(run)
 
 
