@@ -99,8 +99,7 @@ class GeneratorGroup:
         num = len(self.replicas)
         shares = {replica: rollout.unfinished(range(replica.index, len(prompts), num)) for replica in self.replicas}
         running = {replica: Watched(replica, share) for replica, share in shares.items() if share}
-        while not rollout.is_complete:
-            assert running, "an engine is done and has not handed out all of its prompts"
+        while running:  # to the last poll: one that is left behind would take prompts of the next rollout
             wait_for_news(list(running.values()))
             for replica, watched in list(running.items()):
                 try:
@@ -115,22 +114,23 @@ class GeneratorGroup:
                     else:
                         del running[replica]
             self.progress(rollout.num_done, rollout.num_samples)
+        assert rollout.is_complete, "an engine is done and has not handed out all of its prompts"
         self._num_failures = 0
         return rollout.results()
 
     def sleep(self) -> None:
         """Free the devices that the trainer shares: weights and caches are forgotten. Nothing with devices of their own."""
-        if not cluster.own_devices(self.config):
-            self._all("sleep")
+        self._change_memory(self.replicas, "sleep")
 
-    def wake(self, part: Part) -> None:
+    def wake(self, replicas: list[Replica], part: Part) -> None:
         """Allocate what `sleep` freed: the weights before a publication, the caches after it."""
-        if not cluster.own_devices(self.config):
-            self._all("wake", part)
+        self._change_memory(replicas, "wake", part)
 
-    def _all(self, method: str, *args: Any) -> None:
+    def _change_memory(self, replicas: list[Replica], method: str, *args: Any) -> None:
+        if cluster.own_devices(self.config):
+            return
         failed: dict[Replica, EngineFailure] = {}
-        calls = {replica: getattr(replica.actor, method).remote(*args) for replica in self.replicas}
+        calls = {replica: getattr(replica.actor, method).remote(*args) for replica in replicas}
         answers(calls, self.health_timeout_s, f"its {method}", failed)
         self.replace_failed(failed)
 

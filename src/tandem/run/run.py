@@ -105,7 +105,7 @@ class Run:
         self.rollouts.settle()
         self.trained_version = version
         self.trainers.offload(parameters=False)  # what it does not need makes room for the generators' weights
-        self.generators.wake("weights")
+        self.generators.wake(self.generators.replicas, "weights")
         done = self.catch_up(self.generators.replicas)
         if self.version < 0:
             self.track.note(f"published {len(done.names)} tensors, {done.num_bytes / 2**20:.1f} MiB, in {done.seconds:.2f} s")
@@ -133,7 +133,7 @@ class Run:
                 done = publish(self.trainers, behind, version, self.shared_memory_prefix, verify_share=share, timeout_s=limit)
                 self._check_names(done.names)
                 self.trainers.offload(parameters=True)
-                self.generators.wake("kv_cache")
+                self.generators.wake(behind, "kv_cache")
                 taken = [replica for replica in behind if replica not in done.failed]
                 canary_abs_diff = max(canary_abs_diff, self._check_canary(taken, done.failed))
                 self.generators.replace_failed(done.failed)

@@ -1,0 +1,149 @@
+"""Publication of weights: are the generator's numbers those of a fresh load, how fast is it beside a plain copy, how much memory does it take?
+
+    python benchmarks/publication.py [--json FILE] [--check] [--quick]
+
+A trainer in one layout (TP2 PP2 EP2, four ranks) publishes to two generators in others (GEN_TP 2 and GEN_TP 1), all real and on CPU. After a
+step of training the log-probs of each generator are compared, bit for bit, with those of an engine that was freshly loaded from the export
+of the same step. Seconds are medians over several publications; the copy is of the same bytes between two arrays, in turn with them. Memory
+is what all processes hold for themselves plus shared memory, at its highest during a publication, over what it was before plus one bucket.
+`--check` exits 1 when log-probs differ, when the bandwidth is below 0.5 of the copy's, or the memory above 1.1.
+"""
+
+import argparse
+import json
+import os
+import statistics
+import sys
+import tempfile
+import threading
+import time
+from pathlib import Path
+
+os.environ["OMP_NUM_THREADS"] = os.environ["MKL_NUM_THREADS"] = "1"
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+import numpy as np
+import psutil
+from rich.console import Console
+from rich.table import Table
+
+from tandem.config.load import load
+
+MIN_BANDWIDTH, MAX_MEMORY = 0.5, 1.1
+
+
+class PeakMemory:
+    """Samples the anonymous memory of processes and the shared memory of the machine, in bytes, on a thread."""
+
+    def __init__(self, pids: list[int]):
+        self.pids, self.peak, self._stop = pids, 0, threading.Event()
+
+    def now(self) -> int:
+        anonymous = 0
+        for pid in self.pids:
+            for line in Path(f"/proc/{pid}/status").read_text().splitlines():
+                if line.startswith("RssAnon"):
+                    anonymous += int(line.split()[1]) << 10
+        disk = os.statvfs("/dev/shm")
+        return anonymous + (disk.f_blocks - disk.f_bfree) * disk.f_frsize
+
+    def __enter__(self) -> "PeakMemory":
+        self.before = self.peak = self.now()
+        self._thread = threading.Thread(target=self._watch, daemon=True)
+        self._thread.start()
+        return self
+
+    def _watch(self) -> None:
+        while not self._stop.wait(0.002):
+            self.peak = max(self.peak, self.now())
+
+    def __exit__(self, *_) -> None:
+        self._stop.set()
+        self._thread.join()
+
+
+def copy_seconds(num_bytes: int) -> float:
+    source, target = np.ones(num_bytes, np.uint8), np.zeros(num_bytes, np.uint8)
+    began = time.perf_counter()
+    np.copyto(target, source)
+    return time.perf_counter() - began
+
+
+def decode(replica, requests) -> list[np.ndarray]:
+    import ray
+
+    return [completion.logprobs for completion in ray.get(replica.actor.decode.remote(requests, replica.version), timeout=600)]
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--json", type=Path)
+    parser.add_argument("--check", action="store_true", help="exit 1 when something is not as it should be")
+    parser.add_argument("--quick", action="store_true", help="the demo's model instead of one of 100 MB, 3 publications instead of 7")
+    arguments = parser.parse_args()
+
+    import ray
+
+    from tandem.devices import cpu
+    from tandem.rollout.types import SamplingParams, requests_of
+    from tandem.run import assemble, cluster
+    from tandem.run.publish import publish
+    from tandem.run.tracker import Tracker
+    from tests.engine.test_packed import weighted
+    from tests.examples import make_sequences, write_tiny_model
+
+    with tempfile.TemporaryDirectory(prefix="tandem-publication-") as folder:
+        model = write_tiny_model(Path(folder) / "model", "test" if arguments.quick else "100M")
+        run_dir = Path(folder) / "run"
+        settings = ["trainer.devices_per_node=4", "parallel.tp=2", "parallel.pp=2", "parallel.ep=2", "rollout.tp=2", f"model.path={model}"]
+        settings += ["data.train_batch_size=8", "rollout.n=4", "warm_start.max_steps=0", f"run_dir={run_dir}", "rollout.replicas=1"]
+        settings += ["parallel.sp=true", "rollout.health_timeout_s=300"]
+        config = load("demo", settings).model_copy(update={"device": "cpu"})
+        cluster.start(config, cpu)
+        run = assemble.assemble(config, cpu, "train", run_dir, Tracker(run_dir))
+        try:
+            run.publish(0)
+            run.trainers.start_optimizer(1e-3, 0.0)
+            run.trainers.update(weighted(make_sequences(model)), lr=1e-3, supervised=True)
+            run.publish(1)
+            replica = run.generators.replicas[0]
+            requests = requests_of(run.train_prompts[:8], SamplingParams(temperature=0.0, max_tokens=16))
+            published = decode(replica, requests)
+            pids = ray.get([rank.__ray_call__.remote(lambda self: os.getpid()) for rank in run.trainers.ranks])
+            pids += [pid for pid, _ in replica.family if psutil.pid_exists(pid)]
+            seconds, copies, peaks = [], [], []
+            for version in range(2, 5 if arguments.quick else 9):
+                with PeakMemory(pids) as memory:
+                    done = publish(
+                        run.trainers, run.generators.replicas, version, run.shared_memory_prefix, verify_share=0.1, timeout_s=300
+                    )
+                seconds.append(done.seconds)
+                copies.append(copy_seconds(done.num_bytes))
+                peaks.append(memory.peak / (memory.before + min(config.sync.bucket_bytes, done.num_bytes)))
+            run.export()
+            run.generators._start_arguments = (str(run_dir / "export"), *run.generators._start_arguments[1:])
+            run.generators.renew(replica)
+            fresh = decode(replica, requests)
+        finally:
+            run.close()
+            ray.shutdown()
+    equal = all(np.array_equal(a, b) for a, b in zip(published, fresh))
+    bandwidth = done.num_bytes / statistics.median(seconds)
+    result = {
+        "logprobs_equal_fresh_load": equal,
+        "bandwidth_over_memcpy": bandwidth / (done.num_bytes / statistics.median(copies)),
+        "peak_over_model_plus_bucket": max(peaks),
+        "bytes": done.num_bytes,
+        "seconds": statistics.median(seconds),
+    }
+    table = Table(*result)
+    table.add_row(*(f"{value:.3g}" if isinstance(value, float) else str(value) for value in result.values()))
+    Console().print(table)
+    if arguments.json:
+        arguments.json.write_text(json.dumps(result, indent=1))
+    good = equal and result["bandwidth_over_memcpy"] >= MIN_BANDWIDTH and result["peak_over_model_plus_bucket"] <= MAX_MEMORY
+    return int(arguments.check and not good)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
