@@ -75,6 +75,7 @@ class Shapes:
     num_experts_per_tok: int
     mlp_size: int
     shared_size: int
+    rotary_dim: int
     tied: bool
     vision: Vision
 
@@ -134,6 +135,7 @@ def shapes_of(config: dict[str, Any]) -> Shapes:
             num_experts=text["num_experts"],
             mlp_size=text["moe_intermediate_size" if text["num_experts"] else "intermediate_size"],
             shared_size=text["shared_expert_intermediate_size"] if text["num_experts"] else 0,
+            rotary_dim=int(text["head_dim"] * (text.get("rope_parameters") or {}).get("partial_rotary_factor", 0.25)),
             tied=bool(config.get("tie_word_embeddings", text.get("tie_word_embeddings", False))),
             vision=Vision(**{name: vision[name] for name in Vision.__annotations__}),
         )
