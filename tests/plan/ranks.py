@@ -1,11 +1,14 @@
 """What the forked ranks of the plan's tests and benchmark run: one update, its tensors counted."""
 
 from collections.abc import Iterator
+from typing import Any
 
+import numpy as np
 from torch import Tensor
 
 from tandem.config.schema import ParallelConfig
 from tandem.data.types import Sequence
+from tandem.engine import schedule
 from tests.engine.ranks import make_engine
 from tests.plan.live import LiveBytes, storage_bytes
 
@@ -19,8 +22,11 @@ def optimizer_tensors(optimizer) -> Iterator[Tensor]:
             yield from state.values()
 
 
-def measure_update(model_path: str, parallel: ParallelConfig, sequences: list[Sequence], **sections) -> dict[str, int]:
-    """Bytes of weights, gradients, optimizer, of what is kept for the backward pass at most, and of all tensors at most."""
+def measure_update(model_path: str, parallel: ParallelConfig, sequences: list[Sequence], **sections) -> dict[str, Any]:
+    """Bytes of weights, gradients, optimizer, of what is kept for the backward pass at most, and of all tensors at most.
+
+    `batches`: (lengths, image tokens, images) of this rank's micro-batches.
+    """
     engine = make_engine(model_path, parallel, **sections)
     engine.start_optimizer(lr=1e-3, weight_decay=0.0)
     engine.update(sequences, supervised=True, lr=1e-3)  # what the first step makes and keeps is there from now on
@@ -36,7 +42,13 @@ def measure_update(model_path: str, parallel: ParallelConfig, sequences: list[Se
         for chunk in engine.chunks:
             chunk.register_forward_hook(lambda *_: kept.append(live.now))
         engine.update(sequences, supervised=True, lr=1e-3)
+    token = engine.hf_config.image_token_id
+    batches = [
+        (tuple(np.diff(b.cu_seqlens).tolist()), int((b.input_ids == token).sum()), 0 if b.image_grid_thw is None else len(b.image_grid_thw))
+        for b in schedule.my_batches(sequences, engine.config)
+    ]
     return {
+        "batches": batches,
         "weights": storage_bytes(weights),
         "gradients": storage_bytes(gradients),
         "optimizer": storage_bytes(optimizer),

@@ -51,11 +51,15 @@ def chunk_bytes(setting: Setting, layers: range, batch: MicroBatch) -> int:
     """Kept by a whole model chunk for one micro-batch, its inputs included."""
     s = setting.shapes
     L, S = setting.tokens(batch)
-    total = input_bytes(setting, batch) + _hidden(setting, S)  # what the first layer reads: embedding, or the stage before's
+    total = input_bytes(setting, batch)
+    # What the first layer reads: the embedding, of whose output a sequence-parallel rank keeps more than its part, or the stage before's.
+    total += _hidden(setting, L if layers.start == 0 else S)
     if layers.start == 0:
         total += vision_bytes(setting, batch)
     total += sum(layer_bytes(setting, s.layer_types[layer], batch, setting.recompute) for layer in layers)
+    total -= _hidden(setting, S)  # what the last one gives is freed when it has been sent, or counted with the final norm
     if layers.stop == s.num_layers:
+        total += _hidden(setting, S)
         total += norm(setting, S, s.hidden_size) + 3 * FP32 * L
         total += L * s.hidden_size * setting.item if setting.sequence_parallel else 0  # gathered again for the scores
     return total
@@ -65,9 +69,8 @@ def layer_bytes(setting: Setting, layer_type: str, batch: MicroBatch, recompute:
     """Kept by one decoder layer, its output included."""
     s = setting.shapes
     _, S = setting.tokens(batch)
-    out = S * s.hidden_size * setting.item
     if recompute == "full":
-        return out + RNG_BYTES
+        return _hidden(setting, S) + RNG_BYTES
     mixer = attention_bytes if layer_type == "full_attention" else delta_net_bytes
     total = 2 * norm(setting, S, s.hidden_size) + 2 * _hidden(setting, S) + mixer(setting, batch, recompute)
     if recompute == "selective":
@@ -76,8 +79,9 @@ def layer_bytes(setting: Setting, layer_type: str, batch: MicroBatch, recompute:
 
 
 def _hidden(setting: Setting, S: int) -> int:
-    """Hidden states that a norm reads: kept as they are in fp32 and by fused norms; a portable norm keeps its own fp32 copy."""
-    return S * setting.shapes.hidden_size * setting.item if setting.fused or setting.item == FP32 else 0
+    """Hidden states between layers: kept as they are in fp32, by fused norms and by recompute; else a norm keeps its own fp32 copy."""
+    kept = setting.fused or setting.item == FP32 or setting.recompute == "full"
+    return S * setting.shapes.hidden_size * setting.item if kept else 0
 
 
 def norm(setting: Setting, rows: int, width: int) -> int:
@@ -96,7 +100,7 @@ def delta_net_bytes(setting: Setting, batch: MicroBatch, recompute: str) -> int:
     of_token = e * (conv + value + 2 * heads)  # in_proj
     of_token += e * conv * (width + 1) + width - 1  # shifted inputs, before and after SiLU; masks
     of_token += FP32 * 4 * heads  # softplus before and after, decay, write strength
-    of_token += e * value  # what the rule gives
+    of_token += 0 if copy else e * value  # what the rule gives
     of_token += value * (copy + 2 * FP32) + FP32 * heads  # output norm
     of_token += value * (copy + FP32 + e)  # gate, its SiLU, gated output
     size = segment_size(setting.on_cpu, s.linear_num_value_heads * (s.linear_key_head_dim + s.linear_value_head_dim))
@@ -117,8 +121,8 @@ def attention_bytes(setting: Setting, batch: MicroBatch, recompute: str) -> int:
     of_token += (FP32 + e) * query if copy else FP32 * query  # sigmoid of the gate
     of_token += e * query  # gated output
     of_token += FP32 * heads  # of the softmax
-    if recompute == "selective":
-        of_token -= e * query + FP32 * heads
+    if recompute == "selective":  # attention itself is done again, gathering included
+        return L * (of_token - e * query - FP32 * heads + e * keys)
     total = L * of_token + e * keys * (2 * batch.num_tokens if cp > 1 else L)  # gathered keys and values, or keys
     if cp > 1 and not setting.fused:
         total += e * sum(length * length // cp for length in batch.lengths)  # masks
@@ -148,7 +152,7 @@ def vision_bytes(setting: Setting, batch: MicroBatch) -> int:
     N = batch.num_image_tokens * v.patches_of_token
     if not N:
         return 0
-    out = batch.num_tokens + batch.num_tokens * setting.shapes.hidden_size * 0  # mask of image tokens
+    out = batch.num_tokens  # mask of image tokens
     if setting.freeze_vision:
         return out
     width = v.hidden_size
