@@ -31,8 +31,10 @@ def segments(lengths: tuple[int, ...], size: tuple[int, int, int]) -> list[tuple
 
 
 def working_floats(num_chunks: int, chunk: int, key_dim: int, value_dim: int) -> int:
-    """fp32 numbers alive at once in the backward pass of one segment, a head: rows, pairs of a chunk's tokens, states, gradients."""
-    keys = 3 * 2 * chunk * key_dim + 2 * chunk * key_dim  # rows, rows weighted, their gradient; keys weighted, their gradient
-    values = 3 * chunk * value_dim + 2 * chunk * value_dim  # values, corrected, written; gradient of what rows read
-    pairs = 4 * chunk * chunk + 2 * chunk * chunk  # attention and system, decay, inverse; gradient of the pairs
+    """fp32 numbers alive at once in the backward pass of one segment, a head.
+
+    Keys: rows, rows weighted, keys weighted, gradients of rows and keys, one product of the rows' size. Values: values, written values and
+    their gradient, gradients of rows. Pairs of a chunk's tokens: rows with keys, decay, inverse, gradient of the rows'. A state a chunk.
+    """
+    keys, values, pairs = 10 * chunk * key_dim, 5 * chunk * value_dim, 6 * chunk * chunk
     return num_chunks * (keys + values + pairs + key_dim * value_dim)
