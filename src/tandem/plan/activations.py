@@ -1,8 +1,10 @@
 """Bytes that one micro-batch keeps between its forward and its backward pass on a training rank, layer by layer.
 
-Counted from what autograd saves in the modules of `qwen3_5/`, each storage once. In the formulas: L tokens of this context-parallel rank; S
-of them on this tensor-parallel rank under sequence parallelism, else L; T tokens of all context-parallel ranks; e bytes of a number in the
-model's dtype. The portable norms, gates and router work in fp32: in bfloat16 they keep fp32 copies beside. `fused` layers keep their inputs.
+Counted from what autograd saves in the modules of `qwen3_5/`, each storage once. The portable norms, gates and router work in fp32: in
+bfloat16 they keep fp32 copies beside. Fused norms keep their inputs.
+
+In the formulas: L tokens of this context-parallel rank; S of them on this tensor-parallel rank under sequence parallelism, else L; T tokens
+of all context-parallel ranks; e bytes of a number in the model's dtype.
 """
 
 from dataclasses import dataclass

@@ -7,7 +7,7 @@ ACCELERATOR_SEGMENT, CPU_CHUNK, CPU_WIDTH = (64, 64, 128), 32, 4096
 
 
 def segment_size(on_cpu: bool, width: int) -> tuple[int, int, int]:
-    """Tokens of a chunk, the most sequences and the most chunks of a segment. `width`: heads * (key dim + value dim), of the whole model."""
+    """Tokens of a chunk, the most sequences and the most chunks of a segment. Args: width: heads * (key dim + value dim), uncut."""
     if not on_cpu:
         return ACCELERATOR_SEGMENT
     max_chunks = max(8, CPU_WIDTH // width)

@@ -37,7 +37,7 @@ def model_len(config: Config) -> int:
 
 
 def generator(config: Config, shapes: Shapes, device_bytes: int) -> Generator:
-    """Args: device_bytes: memory of a device (on CPU of the host, of which vLLM knows no share), 0 when unknown: then one full wave fits."""
+    """Args: device_bytes: memory of a device, on CPU of the host; 0: not known, then the cache is that of one wave of sequences."""
     e, tp, s = ITEM_BYTES[config.model.dtype], config.rollout.tp, shapes
     num_full = sum(kind == "full_attention" for kind in s.layer_types)
     kv_heads = max(1, s.num_key_value_heads // tp)  # copied where there are fewer heads than devices

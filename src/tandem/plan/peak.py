@@ -55,8 +55,11 @@ def inference_peak(setting: Setting, stage: int, batch: MicroBatch) -> int:
 
 
 def score_bytes(setting: Setting, batch: MicroBatch, backward: bool = True) -> int:
-    """Worked on at once by `token_scores`: forward has logits, their bounded copy and its exponential; backward a chunk's logits, once more in
-    the model's dtype, and the gradients of weight and hidden states."""
+    """Worked on at once by `token_scores`.
+
+    Forward: a chunk's logits, their bounded copy and its exponential. Backward: a chunk's logits, once more in the model's dtype, and the
+    gradients of weight and hidden states.
+    """
     rows, e = setting.shapes.vocab_size // setting.layout.tp, setting.item
     L, _ = setting.tokens(batch)
     chunk = min(L, max(1, CHUNK_BYTES // (FP32 * rows)))
@@ -80,7 +83,7 @@ def backward_extra(setting: Setting, layers: range, batch: MicroBatch) -> Iterat
 
 
 def _layer_work(setting: Setting, kind: str, batch: MicroBatch) -> int:
-    """Gradients and scratch on top of a layer's own activations, the larger of its two halves; the second half is freed before the first."""
+    """Gradients and scratch on top of a layer's own activations: of its second half, or of the first when the second is freed."""
     s, e, layout = setting.shapes, setting.item, setting.layout
     _, S = setting.tokens(batch)
     residual = S * s.hidden_size * e
@@ -103,7 +106,9 @@ def attention_work(setting: Setting, batch: MicroBatch) -> int:
     s, e, tp, cp = setting.shapes, setting.item, setting.layout.tp, setting.layout.cp
     L, query = batch.num_tokens // cp, s.num_attention_heads * s.head_dim // tp
     keys = s.num_key_value_heads * s.head_dim // tp
-    again = attention_bytes(setting, batch, "none") - attention_bytes(setting, batch, "selective") if setting.recompute == "selective" else 0
+    again = (
+        attention_bytes(setting, batch, "none") - attention_bytes(setting, batch, "selective") if setting.recompute == "selective" else 0
+    )
     return again + L * e * (3 * query) + batch.num_tokens * e * 2 * keys * (2 if cp > 1 else 1)
 
 
@@ -126,10 +131,11 @@ def _vision_block(setting: Setting, batch: MicroBatch) -> int:
 
 
 def step_bytes(parameters: list[Parameter], num_shards: int, *, on_cpu: bool, fused: bool) -> int:
-    """Scratch of the optimizer's step: torch's AdamW makes two tensors of a shard's size, one parameter at a time on CPU, all at once elsewhere;
-    the fused optimizers none."""
+    """Scratch of the optimizer's step.
+
+    torch's AdamW makes two tensors of a shard's size, one parameter at a time on CPU, all at once elsewhere; fused optimizers make none.
+    """
     trained = [parameter.numel for parameter in parameters if not parameter.frozen]
     if fused or not trained:
         return 0
     return 2 * FP32 * (min(max(trained), -(-sum(trained) // num_shards)) if on_cpu else -(-sum(trained) // num_shards))
-

@@ -45,22 +45,17 @@ class Rank:
     num_shards: int
 
 
-def optimizer_on_host(config: Config) -> bool:
-    """Whether fp32 weights and moments live in host memory for good and are stepped there (`optimizer.on_cpu`)."""
-    return bool(getattr(config.optimizer, "on_cpu", False))
-
-
 def device_phases(config: Config, setting: Setting, rank: Rank, generator: Generator) -> dict[str, Memory]:
     """By phase: on the device of one training rank, and of a generator where they share it. For devices with memory of their own."""
     shared = config.rollout.placement == "colocated"
     states, offload = rank.states, config.trainer.offload
-    optimizer = 0 if optimizer_on_host(config) else states.optimizer
+    optimizer = 0 if config.optimizer.on_cpu else states.optimizer
     here = {"weights": states.weights, "gradients": states.gradients, "optimizer": optimizer}
     idle = {} if offload else here
     weights_only = {"weights": states.weights} if offload else here
     base = Memory({"reserve": DEVICE_RESERVE}).parts
     peak = update_peak(setting, rank.stage, rank.batches)
-    step = 0 if optimizer_on_host(config) else step_bytes(rank.parameters, rank.num_shards, on_cpu=setting.on_cpu, fused=setting.fused)
+    step = 0 if config.optimizer.on_cpu else step_bytes(rank.parameters, rank.num_shards, on_cpu=setting.on_cpu, fused=setting.fused)
     working = max(peak.total, step)
     reference = states.weights if config.algorithm.kl.coef > 0 else 0
     memory = {phase: Memory(dict(base)) for phase in PHASES}
@@ -110,7 +105,7 @@ def host_memory(config: Config, setting: Setting, ranks: list[Rank], generator: 
             memory[phase].add(**total, generators=workers * generator.total, activations=activations.get(phase, 0))
         memory["publication"].add(gather=sum(gather_bytes(rank.parameters, setting) for rank in ranks))
         return memory
-    if optimizer_on_host(config):
+    if config.optimizer.on_cpu:
         for phase in PHASES[1:]:
             memory[phase].add(optimizer=total["optimizer"])
         # stepped with fp32 gradients copied beside the weights
@@ -140,4 +135,3 @@ def gather_bytes(parameters: list[Parameter], setting: Setting) -> int:
     tp, etp = setting.layout.tp, setting.layout.etp
     whole = [p.numel * (etp if p.expert else tp) for p in parameters if (etp if p.expert else tp) > 1]
     return 2 * setting.item * max(whole, default=0)
-

@@ -1,10 +1,11 @@
-"""The sizes of a Qwen3.5 model, from its config.json; for the two published models, from a table, so that they are planned before a download."""
+"""The sizes of a Qwen3.5 model, from its config.json, or for the published models, planned before a download, from a table."""
 
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from tandem.config.modelfolder import MODEL_TYPES
+from tandem.config.schema import ModelConfig
 from tandem.config.weightfiles import read_json
 from tandem.errors import UserError
 
@@ -24,6 +25,21 @@ PUBLISHED: dict[str, dict[str, Any]] = {
     "Qwen/Qwen3.5-35B-A3B": {"text_config": _35B, "vision_config": {"out_hidden_size": 2048}},
     "Qwen/Qwen3.5-122B-A10B": {"text_config": _122B, "vision_config": {"out_hidden_size": 3072}},
 }
+# Models that a recipe makes for itself, by its `prepare`.
+PREPARED: dict[str, dict[str, Any]] = {
+    "demo": {
+        "text_config": {
+            "vocab_size": 384, "hidden_size": 96, "num_hidden_layers": 2, "full_attention_interval": 2, "num_attention_heads": 4,
+            "num_key_value_heads": 2, "head_dim": 32, "linear_num_key_heads": 2, "linear_num_value_heads": 4, "linear_key_head_dim": 32,
+            "linear_value_head_dim": 32, "num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 64,
+            "shared_expert_intermediate_size": 64, "rope_parameters": {"partial_rotary_factor": 0.5},
+        },
+        "vision_config": {
+            "depth": 2, "hidden_size": 64, "intermediate_size": 128, "num_heads": 4, "patch_size": 8, "num_position_embeddings": 64,
+            "out_hidden_size": 96,
+        },
+    }
+}  # fmt: skip
 # What transformers fills in where a config.json is silent.
 _TEXT_DEFAULTS = {"full_attention_interval": 4, "linear_conv_kernel_dim": 4, "num_experts": 0, "num_experts_per_tok": 0}
 _VISION_DEFAULTS = {
@@ -93,13 +109,16 @@ class Shapes:
         return self.linear_num_value_heads * self.linear_value_head_dim
 
 
-def model_config(path: str) -> dict[str, Any]:
-    """`config.json` of a model folder, or of a published model by its hub name.
+def model_config(model: ModelConfig, prepare: str = "") -> dict[str, Any]:
+    """`config.json` of the model's folder, of a published model by its hub name, or of the one that the recipe makes for itself.
 
     Raises:
         UserError: neither; a hub name that is not in the table needs its config.json first.
     """
+    path = model.path
     folder = Path(path).expanduser()
+    if not path and prepare in PREPARED:
+        return PREPARED[prepare]
     if not folder.is_dir() and path in PUBLISHED:
         return PUBLISHED[path]
     if not (folder / "config.json").is_file():
@@ -128,9 +147,9 @@ def shapes_of(config: dict[str, Any]) -> Shapes:
             "linear_attention" if (layer + 1) % every else "full_attention" for layer in range(text["num_hidden_layers"])
         ]
         same = ("hidden_size", "vocab_size", "num_attention_heads", "num_key_value_heads", "head_dim", "linear_num_key_heads")
-        same += ("linear_num_value_heads", "linear_key_head_dim", "linear_value_head_dim", "linear_conv_kernel_dim", "num_experts_per_tok")
+        more = ("linear_num_value_heads", "linear_key_head_dim", "linear_value_head_dim", "linear_conv_kernel_dim", "num_experts_per_tok")
         return Shapes(
-            **{name: text[name] for name in same},
+            **{name: text[name] for name in same + more},
             layer_types=tuple(types),
             num_experts=text["num_experts"],
             mlp_size=text["moe_intermediate_size" if text["num_experts"] else "intermediate_size"],
@@ -140,4 +159,6 @@ def shapes_of(config: dict[str, Any]) -> Shapes:
             vision=Vision(**{name: vision[name] for name in Vision.__annotations__}),
         )
     except KeyError as error:
-        raise UserError(f"the model's config.json has no {error.args[0]}", "its sizes decide what fits", "download the model again") from error
+        raise UserError(
+            f"the model's config.json has no {error.args[0]}", "its sizes decide what fits", "download the model again"
+        ) from error

@@ -1,8 +1,8 @@
 """Bytes of weights, gradients and optimizer of a training rank: Megatron-Core's buffers and its distributed optimizer, padding included.
 
-Source: `_ParamAndGradBuffer` and `DistributedOptimizer` of Megatron-Core 0.16.1. Trained parameters lie end to end, last one first, each at a
-multiple of 64 elements, in a buffer padded to a multiple of 128 and of the data-parallel size; one buffer for dense weights, one for experts.
-A data-parallel rank keeps fp32 weights (where those of the model are bfloat16) and two fp32 moments of its equal slice of each bucket.
+Source: `_ParamAndGradBuffer` and `DistributedOptimizer` of Megatron-Core 0.16.1. Trained parameters lie end to end, last one first, each at
+a multiple of 64 elements, in a buffer padded to a multiple of 128 and of the data-parallel size; one buffer for dense weights, one for
+experts. A data-parallel rank keeps fp32 weights (where those of the model are bfloat16) and two fp32 moments of its slice of each bucket.
 """
 
 from collections.abc import Iterable
@@ -74,6 +74,19 @@ def chunk_states(parameters: list[Parameter], config: Config, layout: Layout, ra
         members = [p for p in trained if p.expert == expert]
         states += _buffer(members, layout.groups[group].size, layout.place(group, rank), item)
     return states
+
+
+def worst_states(chunks: list[list[Parameter]], config: Config, layout: Layout) -> States:
+    """Of the rank of a stage that holds most: the largest slice of dense weights and the largest of experts, which are near equal."""
+    total = States(0, 0, 0, 0)
+    item = ITEM_BYTES[config.model.dtype]
+    for chunk in chunks:
+        frozen = sum(p.numel for p in chunk if p.frozen)
+        total += States(frozen * item, 0, 0, frozen)
+        for expert, group in ((False, "dp_cp"), (True, "expert_dp")):
+            members, size = [p for p in chunk if not p.frozen and p.expert == expert], layout.groups[group].size
+            total += max((_buffer(members, size, shard, item) for shard in range(size)), key=lambda states: states.optimizer)
+    return total
 
 
 def rank_states(chunks: list[list[Parameter]], config: Config, layout: Layout, rank: int) -> States:

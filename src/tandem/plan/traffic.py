@@ -32,7 +32,11 @@ def step_traffic(setting: Setting, batch: MicroBatch, num_batches: int, dense: i
     attention = layers.count("full_attention")
     keys = 2 * L * s.num_key_value_heads * s.head_dim // layout.tp * e
     swap = L * (2 * s.key_dim + 3 * s.value_dim) // layout.tp * e
-    cp = ((forwards + 1) * (attention * keys * (layout.cp - 1) + (len(layers) - attention) * swap * _ring(layout.cp))) if layout.cp > 1 else 0
+    cp = (
+        ((forwards + 1) * (attention * keys * (layout.cp - 1) + (len(layers) - attention) * swap * _ring(layout.cp)))
+        if layout.cp > 1
+        else 0
+    )
     routed = S * s.num_experts_per_tok * s.hidden_size * e if s.num_experts else 0
     ep = len(layers) * 2 * (forwards + 1) * routed * _ring(layout.ep)
     boundary = S * s.hidden_size * e * 2 * layout.vpp if layout.pp > 1 else 0

@@ -1,0 +1,81 @@
+"""What makes a plan fit: changes tried in order of what they cost, first each alone, then one after another."""
+
+from collections.abc import Iterator
+from typing import Any
+
+from tandem.config.schema import Config
+from tandem.plan.batch import longest_sequence
+from tandem.plan.legality import broken_rules
+from tandem.plan.plan import Plan, changed, make_plan
+from tandem.plan.shapes import model_config
+
+Change = dict[str, Any]
+
+
+def smallest_change(plan: Plan) -> Change | None:
+    """Settings under which the plan fits; None when no change that is known here makes it fit."""
+    model = model_config(plan.config.model, plan.config.prepare)
+    candidates = list(_candidates(plan))
+    for change in candidates:
+        if _fits(changed(plan.config, change), model, plan):
+            return change
+    together: Change = {}
+    for change in candidates:
+        if any(key in together for key in change):
+            continue
+        tried = together | change
+        if broken_rules(changed(plan.config, tried), model):
+            continue
+        together = tried
+        if _fits(changed(plan.config, together), model, plan):
+            return _without_needless(together, plan, model)
+    return None
+
+
+def _without_needless(change: Change, plan: Plan, model: dict[str, Any]) -> Change:
+    """The change without what it can do without, the most costly looked at first."""
+    for key in reversed(list(change)):
+        rest = {name: value for name, value in change.items() if name != key}
+        if rest and _fits(changed(plan.config, rest), model, plan):
+            change = rest
+    return change
+
+
+def _fits(config: Config, model: dict[str, Any], plan: Plan) -> bool:
+    return not broken_rules(config, model) and bool(make_plan(config, plan.shapes, plan.machine).fits)
+
+
+def _candidates(plan: Plan) -> Iterator[Change]:
+    """Cheapest first: work done again, smaller pieces, host memory, the generator's share, the layout, more nodes."""
+    config, parallel = plan.config, plan.config.parallel
+    if config.trainer.recompute == "none":
+        yield {"trainer.recompute": "selective"}
+    if config.trainer.recompute != "full":
+        yield {"trainer.recompute": "full"}
+    least = -(-longest_sequence(config) // parallel.cp)
+    if config.batch.micro_batch_size > 1:
+        yield {"batch.micro_batch_size": 1}
+    elif config.batch.micro_batch_size == 0 and config.batch.max_tokens_per_device > least:
+        yield {"batch.max_tokens_per_device": least}
+    if plan.stages[0].phases:
+        if not config.trainer.offload:
+            yield {"trainer.offload": True}
+        for share in (0.7, 0.6, 0.5, 0.4, 0.3):
+            if share < config.rollout.memory_share and not config.rollout.cache_bytes:
+                yield {"rollout.memory_share": share}
+        if not config.optimizer.on_cpu:
+            yield {"optimizer.on_cpu": True}
+    elif config.rollout.cache_bytes > 64 << 20:
+        yield {"rollout.cache_bytes": 64 << 20}
+    for key in ("ep", "pp", "tp", "cp"):
+        yield {f"parallel.{key}": 2 * getattr(parallel, key)}
+    for key in ("ep", "pp"):
+        yield {f"parallel.{key}": 4 * getattr(parallel, key)}
+    yield {"rollout.tp": 2 * config.rollout.tp, "rollout.replicas": max(1, config.rollout.replicas // 2)}
+    for factor in (2, 4):
+        yield {"trainer.nnodes": factor * config.trainer.nnodes}
+
+
+def as_overrides(change: Change) -> str:
+    """As typed behind a command."""
+    return " ".join(f"{key}={str(value).lower() if isinstance(value, bool) else value}" for key, value in change.items())
