@@ -3,6 +3,8 @@
 The numbers are those of `qwen3_5/gated_delta.py`, which the plan cannot import because it is torch; a test compares them.
 """
 
+from functools import cache
+
 ACCELERATOR_SEGMENT, CPU_CHUNK, CPU_WIDTH = (64, 64, 128), 32, 4096
 
 
@@ -14,6 +16,7 @@ def segment_size(on_cpu: bool, width: int) -> tuple[int, int, int]:
     return CPU_CHUNK, max_chunks // 4, max_chunks
 
 
+@cache
 def segments(lengths: tuple[int, ...], size: tuple[int, int, int]) -> list[tuple[int, int]]:
     """(sequences, chunks) of each segment; the states of its sequences before it are kept."""
     chunk, max_sequences, max_chunks = size

@@ -1,6 +1,7 @@
 """A generator's memory on each of its devices: vLLM's weights, keys and values, recurrent states."""
 
 from dataclasses import dataclass
+from functools import cache
 
 from tandem.config.schema import Config
 from tandem.plan.batch import longest_sequence
@@ -48,16 +49,19 @@ def generator(config: Config, shapes: Shapes, device_bytes: int) -> Generator:
     tokens = MAX_BATCHED_TOKENS
     routed = tokens * s.num_experts_per_tok * (3 * s.mlp_size // tp + s.hidden_size) if s.num_experts else tokens * 3 * s.mlp_size // tp
     working = e * (routed + 4 * tokens * s.hidden_size) + 3 * 4 * config.rollout.max_num_seqs * s.vocab_size // tp
-    weights = weight_bytes(shapes, config)
+    weights = weight_bytes(shapes, tp, e)
     wave = config.rollout.max_num_seqs * (of_token * model_len(config) + of_sequence)
     share = int(device_bytes * config.rollout.memory_share) - weights - working if device_bytes else wave
     cache = config.rollout.cache_bytes or share
     return Generator(weights, working, cache, of_token, of_sequence)
 
 
-def weight_bytes(s: Shapes, config: Config) -> int:
-    """Of one device: everything is cut among the generator's devices but norms, router and, where heads are fewer, keys and values."""
-    tp, e = config.rollout.tp, ITEM_BYTES[config.model.dtype]
+@cache
+def weight_bytes(s: Shapes, tp: int, e: int) -> int:
+    """Of one device: everything is cut among the generator's devices but norms, router and, where heads are fewer, keys and values.
+
+    Args: e: bytes of a number.
+    """
     one = Layout(1, 1, tp=1, pp=1, vpp=1, cp=1, ep=1, etp=1)
     cut = whole = 0
     for parameter in chunk_parameters(s, one, range(s.num_layers)):

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cache, cached_property
 from math import prod
 
 from tandem.plan.layout import Layout
@@ -10,13 +11,13 @@ from tandem.plan.shapes import Shapes
 
 @dataclass(frozen=True)
 class Parameter:
-    name: str  # as in the built model
+    name: str  # as in the built model, behind `decoder.layers.N.` where it is a layer's
     shape: tuple[int, ...]
     expert: bool = False
     frozen: bool = False
     shared: bool = False  # the embedding and its tied copy, which Megatron keeps in a bucket of their own
 
-    @property
+    @cached_property
     def numel(self) -> int:
         return prod(self.shape)
 
@@ -34,11 +35,8 @@ def chunk_parameters(
         names = _vision(shapes, cut, "qkv.linear" if vision_tp else "qkv")
         found += [Parameter(f"visual.model.{name}", shape, frozen=freeze_vision) for name, shape in names]
         found.append(Parameter("embedding.word_embeddings.weight", (rows, shapes.hidden_size), shared=shared))
-    for index, layer in enumerate(layers):
-        found += [
-            Parameter(f"decoder.layers.{index}.{name}", shape, ".local_experts." in name)
-            for name, shape in _layer(shapes, layout, shapes.layer_types[layer])
-        ]
+    for layer in layers:
+        found += _layer_parameters(shapes, shapes.layer_types[layer], layout.tp, layout.ep, layout.etp)
     if last:
         found.append(Parameter("decoder.final_layernorm.weight", (shapes.hidden_size,)))
         if not (first and shapes.tied):
@@ -79,8 +77,14 @@ def _mlp_with_bias(prefix: str, inputs: int, width: int, outputs: int) -> Iterat
     yield f"{prefix}linear_fc2.bias", (outputs,)
 
 
-def _layer(s: Shapes, layout: Layout, layer_type: str) -> Iterator[tuple[str, tuple[int, ...]]]:
-    hidden, tp = s.hidden_size, layout.tp
+@cache
+def _layer_parameters(shapes: Shapes, layer_type: str, tp: int, ep: int, etp: int) -> tuple[Parameter, ...]:
+    """Of one decoder layer, the same for all of its kind."""
+    return tuple(Parameter(name, shape, ".local_experts." in name) for name, shape in _layer(shapes, layer_type, tp, ep, etp))
+
+
+def _layer(s: Shapes, layer_type: str, tp: int, ep: int, etp: int) -> Iterator[tuple[str, tuple[int, ...]]]:
+    hidden = s.hidden_size
     yield "input_layernorm.weight", (hidden,)
     if layer_type == "full_attention":
         yield "self_attention.linear_proj.weight", (hidden, s.num_attention_heads * s.head_dim // tp)
@@ -100,8 +104,8 @@ def _layer(s: Shapes, layout: Layout, layer_type: str) -> Iterator[tuple[str, tu
         yield from _mlp("mlp.", hidden, s.mlp_size // tp)
         return
     yield "mlp.router.weight", (s.num_experts, hidden)
-    for expert in range(s.num_experts // layout.ep):
-        yield from _mlp(f"mlp.experts.local_experts.{expert}.", hidden, s.mlp_size // layout.etp)
+    for expert in range(s.num_experts // ep):
+        yield from _mlp(f"mlp.experts.local_experts.{expert}.", hidden, s.mlp_size // etp)
     yield "mlp.shared_experts.gate_weight", (1, hidden)
     yield from _mlp("mlp.shared_experts.", hidden, s.shared_size // tp)
 

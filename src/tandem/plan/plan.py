@@ -1,6 +1,7 @@
 """The plan of a run: is its layout legal, what does each rank hold in each phase, what does a step compute and send, and does it fit."""
 
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 from tandem.config.schema import Config
@@ -148,6 +149,7 @@ def _traffic(config: Config, setting: Setting, stages: list[Stage], batch: Micro
     return [*step_traffic(setting, batch, count, dense, experts), publication_traffic(whole, generator_nodes, nodes)]
 
 
+@cache
 def model_size(shapes: Shapes) -> int:
     """Parameters of the whole model."""
     one = Layout(1, 1, tp=1, pp=1, vpp=1, cp=1, ep=1, etp=1)

@@ -5,7 +5,8 @@ a multiple of 64 elements, in a buffer padded to a multiple of 128 and of the da
 experts. A data-parallel rank keeps fp32 weights (where those of the model are bfloat16) and two fp32 moments of its slice of each bucket.
 """
 
-from collections.abc import Iterable
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from math import lcm
 
@@ -32,36 +33,58 @@ class States:
         return States(*(a + b for a, b in zip(vars(self).values(), vars(other).values())))
 
 
-Bucket = list[tuple[int, int]]  # (start, end) of each parameter, from the bucket's own start
+class _Bucket:
+    """Parameters end to end: a bucket of Megatron's buffer."""
+
+    def __init__(self) -> None:
+        self.starts: list[int] = []
+        self.ends: list[int] = []
+        self.sums = [0]  # of elements before each parameter
+
+    def append(self, numel: int) -> None:
+        start = -(-self.ends[-1] // 64) * 64 if self.ends else 0
+        self.starts.append(start)
+        self.ends.append(start + numel)
+        self.sums.append(self.sums[-1] + numel)
+
+    def padded(self, num_shards: int) -> int:
+        unit = lcm(num_shards, 128)
+        return -(-self.ends[-1] // unit) * unit
+
+    def held(self, begin: int, stop: int) -> tuple[int, int]:
+        """Elements of parameters between two places, and the number of parameters they belong to."""
+        first, last = bisect_right(self.ends, begin), bisect_left(self.starts, stop)
+        if first >= last:
+            return 0, 0
+        outside = max(0, begin - self.starts[first]) + max(0, self.ends[last - 1] - stop)
+        return self.sums[last] - self.sums[first] - outside, last - first
 
 
-def _buckets(parameters: Iterable[Parameter]) -> list[Bucket]:
-    buckets: list[Bucket] = [[]]
-    end, alone = 0, False
+def _buckets(parameters: Iterable[Parameter]) -> list[_Bucket]:
+    buckets, alone = [_Bucket()], False
     for parameter in parameters:
-        if buckets[-1] and (parameter.shared or alone):
-            buckets.append([])
-            end = 0
-        start = -(-end // 64) * 64
-        end = start + parameter.numel
-        buckets[-1].append((start, end))
+        if buckets[-1].ends and (parameter.shared or alone):
+            buckets.append(_Bucket())
+        buckets[-1].append(parameter.numel)
         alone = parameter.shared
-    return [bucket for bucket in buckets if bucket]
+    return [bucket for bucket in buckets if bucket.ends]
 
 
-def _buffer(parameters: list[Parameter], num_shards: int, shard: int, item_bytes: int) -> States:
-    total = held = steps = 0
-    for bucket in _buckets(reversed(parameters)):
-        padded = -(-bucket[-1][1] // lcm(num_shards, 128)) * lcm(num_shards, 128)
-        size = padded // num_shards
-        begin, stop = shard * size, (shard + 1) * size
-        parts = [min(end, stop) - max(start, begin) for start, end in bucket]
-        held += sum(part for part in parts if part > 0)
-        steps += sum(part > 0 for part in parts)
-        total += padded
+def _shards(parameters: list[Parameter], num_shards: int, item_bytes: int) -> Callable[[int], States]:
+    """States of one buffer by the number of the data-parallel rank that has a slice of it."""
+    buckets = _buckets(reversed(parameters))
+    total, count = sum(bucket.padded(num_shards) for bucket in buckets), sum(bucket.sums[-1] for bucket in buckets)
     of_element = MOMENT_BYTES + (4 if item_bytes < 4 else 0)
-    count = sum(parameter.numel for parameter in parameters)
-    return States(total * item_bytes, total * GRAD_BYTES, held * of_element + steps * STEP_BYTES, count)
+
+    def of(shard: int) -> States:
+        held = steps = 0
+        for bucket in buckets:
+            size = bucket.padded(num_shards) // num_shards
+            elements, num_parameters = bucket.held(shard * size, (shard + 1) * size)
+            held, steps = held + elements, steps + num_parameters
+        return States(total * item_bytes, total * GRAD_BYTES, held * of_element + steps * STEP_BYTES, count)
+
+    return of
 
 
 def chunk_states(parameters: list[Parameter], config: Config, layout: Layout, rank: int) -> States:
@@ -72,7 +95,7 @@ def chunk_states(parameters: list[Parameter], config: Config, layout: Layout, ra
     states = States(frozen * item, 0, 0, frozen)
     for expert, group in ((False, "dp_cp"), (True, "expert_dp")):
         members = [p for p in trained if p.expert == expert]
-        states += _buffer(members, layout.groups[group].size, layout.place(group, rank), item)
+        states += _shards(members, layout.groups[group].size, item)(layout.place(group, rank))
     return states
 
 
@@ -85,7 +108,7 @@ def worst_states(chunks: list[list[Parameter]], config: Config, layout: Layout) 
         total += States(frozen * item, 0, 0, frozen)
         for expert, group in ((False, "dp_cp"), (True, "expert_dp")):
             members, size = [p for p in chunk if not p.frozen and p.expert == expert], layout.groups[group].size
-            total += max((_buffer(members, size, shard, item) for shard in range(size)), key=lambda states: states.optimizer)
+            total += max(map(_shards(members, size, item), range(size)), key=lambda states: states.optimizer)
     return total
 
 
