@@ -49,7 +49,7 @@ def predict(config: Config, shapes: Shapes, rank: int, batches: list[MicroBatch]
     chunks = stage_parameters(shapes, layout, stage, freeze_vision=config.model.freeze_vision, vision_tp=config.parallel.vision_tp)
     states = rank_states(chunks, config, layout, rank)
     peak = update_peak(setting, stage, batches)
-    step = step_bytes([p for chunk in chunks for p in chunk], layout.dp * layout.cp, on_cpu=True, fused=False)
+    step = step_bytes(chunks, layout.dp * layout.cp, on_cpu=True, fused=False)
     total = states.weights + states.gradients + states.optimizer + max(peak.total, step)
     parts = {"weights": states.weights, "gradients": states.gradients, "optimizer": states.optimizer}
     return parts | {"activations": peak.kept, "peak": total}

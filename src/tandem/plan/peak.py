@@ -17,6 +17,7 @@ from tandem.plan.batch import MicroBatch
 from tandem.plan.delta import segment_size, segments, working_floats
 from tandem.plan.parameters import Parameter
 from tandem.plan.pipeline import moments
+from tandem.plan.states import GRAD_BYTES
 
 CHUNK_BYTES = 128 << 20  # of one chunk's fp32 logits, as in qwen3_5/scores.py
 
@@ -130,12 +131,16 @@ def _vision_block(setting: Setting, batch: MicroBatch) -> int:
     return work + (N * e * (11 * v.hidden_size + 2 * v.intermediate_size) if setting.recompute == "full" else 0)
 
 
-def step_bytes(parameters: list[Parameter], num_shards: int, *, on_cpu: bool, fused: bool) -> int:
-    """Scratch of the optimizer's step.
+def step_bytes(chunks: list[list[Parameter]], num_shards: int, *, on_cpu: bool, fused: bool) -> int:
+    """Scratch when all gradients are there: of their reduction, then of the optimizer's step. Nothing else is kept by then.
 
-    torch's AdamW makes two tensors of a shard's size, one parameter at a time on CPU, all at once elsewhere; fused optimizers make none.
+    gloo reduces a copy of each buffer, dense weights' or experts'; the accelerators' libraries reduce in place. torch's AdamW makes two
+    tensors of a shard's size, one parameter at a time on CPU, all at once elsewhere; fused optimizers make none.
     """
-    trained = [parameter.numel for parameter in parameters if not parameter.frozen]
-    if fused or not trained:
-        return 0
-    return 2 * FP32 * (min(max(trained), -(-sum(trained) // num_shards)) if on_cpu else -(-sum(trained) // num_shards))
+    trained = [parameter for chunk in chunks for parameter in chunk if not parameter.frozen]
+    of_shard = -(-sum(parameter.numel for parameter in trained) // num_shards)
+    if not on_cpu:
+        return 0 if fused else 2 * FP32 * of_shard
+    buffers = [sum(p.numel for p in chunk if not p.frozen and p.expert == expert) for chunk in chunks for expert in (False, True)]
+    largest = max((parameter.numel for parameter in trained), default=0)
+    return max(GRAD_BYTES * max(buffers), 2 * FP32 * min(largest, of_shard))

@@ -40,9 +40,13 @@ class Rank:
 
     stage: int
     states: States
-    parameters: list[Parameter]
+    chunks: list[list[Parameter]]
     batches: list[MicroBatch]
     num_shards: int
+
+    @property
+    def parameters(self) -> list[Parameter]:
+        return [parameter for chunk in self.chunks for parameter in chunk]
 
 
 def device_phases(config: Config, setting: Setting, rank: Rank, generator: Generator) -> dict[str, Memory]:
@@ -55,7 +59,7 @@ def device_phases(config: Config, setting: Setting, rank: Rank, generator: Gener
     weights_only = {"weights": states.weights} if offload else here
     base = Memory({"reserve": DEVICE_RESERVE}).parts
     peak = update_peak(setting, rank.stage, rank.batches)
-    step = 0 if config.optimizer.on_cpu else step_bytes(rank.parameters, rank.num_shards, on_cpu=setting.on_cpu, fused=setting.fused)
+    step = 0 if config.optimizer.on_cpu else step_bytes(rank.chunks, rank.num_shards, on_cpu=setting.on_cpu, fused=setting.fused)
     working = max(peak.total, step)
     reference = states.weights if config.algorithm.kl.coef > 0 else 0
     memory = {phase: Memory(dict(base)) for phase in PHASES}
@@ -119,7 +123,7 @@ def host_memory(config: Config, setting: Setting, ranks: list[Rank], generator: 
 
 
 def _working(setting: Setting, rank: Rank) -> int:
-    step = step_bytes(rank.parameters, rank.num_shards, on_cpu=setting.on_cpu, fused=setting.fused)
+    step = step_bytes(rank.chunks, rank.num_shards, on_cpu=setting.on_cpu, fused=setting.fused)
     return max(update_peak(setting, rank.stage, rank.batches).total, step)
 
 

@@ -10,11 +10,8 @@ Flight = tuple[int, int]  # (model chunk of the stage, micro-batch)
 def moments(layout: Layout, stage: int, num_batches: int) -> Iterator[tuple[frozenset[Flight], Flight]]:
     """For each backward pass: what is in flight, and whose backward comes next."""
     total = num_batches * layout.vpp
-    if layout.vpp == 1:
-        warm_up = layout.pp - stage - 1
-    else:
-        warm_up = total if num_batches == layout.pp else (layout.pp - stage - 1) * 2 + (layout.vpp - 1) * layout.pp
-    warm_up = min(warm_up, total)
+    behind = layout.pp - stage - 1
+    warm_up = min(total, behind if layout.vpp == 1 else 2 * behind + (layout.vpp - 1) * layout.pp)
     flying: set[Flight] = {_forward(layout, index) for index in range(warm_up)}
     for index in range(total):
         if index + warm_up < total:

@@ -12,7 +12,7 @@ from tandem.plan.flops import Flops, batch_flops
 from tandem.plan.generator import Generator, generator, model_len
 from tandem.plan.layout import Layout
 from tandem.plan.legality import broken_rules
-from tandem.plan.parameters import Parameter, stage_parameters
+from tandem.plan.parameters import stage_parameters
 from tandem.plan.phases import Memory, Rank, device_phases, generator_device, host_memory
 from tandem.plan.pipeline import bubble
 from tandem.plan.shapes import Shapes, model_config, shapes_of
@@ -114,8 +114,7 @@ def _stage(config: Config, setting: Setting, stage: int, batches: list[MicroBatc
     layout, shapes = setting.layout, setting.shapes
     chunks = stage_parameters(shapes, layout, stage, freeze_vision=config.model.freeze_vision, vision_tp=config.parallel.vision_tp)
     states: States = worst_states(chunks, config, layout)
-    parameters: list[Parameter] = [parameter for chunk in chunks for parameter in chunk]
-    rank = Rank(stage, states, parameters, batches, layout.dp * layout.cp)
+    rank = Rank(stage, states, chunks, batches, layout.dp * layout.cp)
     phases = {} if setting.on_cpu else device_phases(config, setting, rank, made)
     return Stage(rank, layout.chunks(stage, shapes.num_layers), layout.world // layout.pp, phases)
 
