@@ -1,5 +1,6 @@
 """What makes a plan fit: changes tried in order of what they cost, first each alone, then one after another."""
 
+import math
 from collections.abc import Iterator
 from typing import Any
 
@@ -9,40 +10,41 @@ from tandem.plan.legality import broken_rules
 from tandem.plan.plan import Plan, changed, make_plan
 from tandem.plan.shapes import model_config
 
-Change = dict[str, Any]
+Change = dict[str, Any]  # settings by dotted key
 
 
 def smallest_change(plan: Plan) -> Change | None:
     """Settings under which the plan fits; None when no change that is known here makes it fit."""
-    model = model_config(plan.config.model, plan.config.prepare)
     candidates = list(_candidates(plan))
     for change in candidates:
-        if _fits(changed(plan.config, change), model, plan):
+        if _excess(plan, change) == 0:
             return change
-    together: Change = {}
+    together, least = Change(), _excess(plan, {})
     for change in candidates:
-        if any(key in together for key in change):
-            continue
-        tried = together | change
-        if broken_rules(changed(plan.config, tried), model):
-            continue
-        together = tried
-        if _fits(changed(plan.config, together), model, plan):
-            return _without_needless(together, plan, model)
+        tried = together | change  # a later value of the same setting goes further
+        if (excess := _excess(plan, tried)) < least:
+            together, least = tried, excess
+        if least == 0:
+            return _without_needless(plan, together)
     return None
 
 
-def _without_needless(change: Change, plan: Plan, model: dict[str, Any]) -> Change:
+def _without_needless(plan: Plan, change: Change) -> Change:
     """The change without what it can do without, the most costly looked at first."""
     for key in reversed(list(change)):
         rest = {name: value for name, value in change.items() if name != key}
-        if rest and _fits(changed(plan.config, rest), model, plan):
+        if _excess(plan, rest) == 0:
             change = rest
     return change
 
 
-def _fits(config: Config, model: dict[str, Any], plan: Plan) -> bool:
-    return not broken_rules(config, model) and bool(make_plan(config, plan.shapes, plan.machine).fits)
+def _excess(plan: Plan, change: Change) -> float:
+    """By how much the plan with a change does not fit, as shares of what is there; infinite when it is illegal."""
+    config = changed(plan.config, change)
+    if broken_rules(config, model_config(config.model, config.prepare)):
+        return math.inf
+    checks = make_plan(config, plan.shapes, plan.machine).checks
+    return sum((check.needed - check.available) / max(1, check.available) for check in checks if not check.fits)
 
 
 def _candidates(plan: Plan) -> Iterator[Change]:
@@ -60,8 +62,9 @@ def _candidates(plan: Plan) -> Iterator[Change]:
     if plan.stages[0].phases:
         if not config.trainer.offload:
             yield {"trainer.offload": True}
+        crowded = any(check.phase == "rollout" and not check.fits for check in plan.checks) and not config.rollout.cache_bytes
         for share in (0.7, 0.6, 0.5, 0.4, 0.3):
-            if share < config.rollout.memory_share and not config.rollout.cache_bytes:
+            if crowded and share < config.rollout.memory_share:
                 yield {"rollout.memory_share": share}
         if not config.optimizer.on_cpu:
             yield {"optimizer.on_cpu": True}
