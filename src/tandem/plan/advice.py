@@ -4,7 +4,6 @@ import math
 from collections.abc import Iterator
 from typing import Any
 
-from tandem.config.schema import Config
 from tandem.plan.batch import longest_sequence
 from tandem.plan.legality import broken_rules
 from tandem.plan.plan import Plan, changed, make_plan
