@@ -181,13 +181,15 @@ def as_machine(config: Config, device_bytes: int, host_bytes: int) -> Machine:
 
 
 def with_devices(config: Config, devices: int) -> Config:
-    """The same run on so many training devices. Raises UserError when they are not whole nodes."""
+    """The same run on so many training devices, with generators in proportion. Raises UserError when they are not whole nodes."""
     per_node = min(config.trainer.devices_per_node, devices)
     if devices % per_node:
         raise UserError(
             f"{devices} devices are not whole nodes", f"trainer.devices_per_node = {per_node}", "give a multiple, or set that key"
         )
-    return changed(config, {"trainer.nnodes": devices // per_node, "trainer.devices_per_node": per_node})
+    replicas = max(1, config.rollout.replicas * devices // (config.trainer.nnodes * config.trainer.devices_per_node))
+    settings = {"trainer.nnodes": devices // per_node, "trainer.devices_per_node": per_node, "rollout.replicas": replicas}
+    return changed(config, settings)
 
 
 def changed(config: Config, settings: dict[str, Any]) -> Config:
