@@ -16,7 +16,7 @@ from tandem.plan.states import States
 
 PHASES = ("load", "rollout", "log-prob", "update", "publication")
 DEVICE_RESERVE = 2 << 30  # context, kernels and buffers of the collective library: an allowance, not a count
-TRAINER_PROCESS, GENERATOR_PROCESS, RUN_PROCESSES = 900 << 20, 1300 << 20, 1500 << 20  # Python and its libraries, as seen on Linux
+TRAINER_PROCESS, GENERATOR_PROCESS, RUN_PROCESSES = 700 << 20, 1000 << 20, 900 << 20  # Python and its libraries, as seen on Linux
 
 
 @dataclass
