@@ -2,6 +2,7 @@
 
 import pytest
 
+from tandem.config.load import load
 from tandem.plan.advice import smallest_change
 from tandem.plan.before_run import plan_before_run
 from tandem.plan.legality import broken_rules
@@ -79,6 +80,21 @@ def test_a_run_that_does_not_fit_is_refused_with_the_change():
     assert plan_before_run(recipe("35b_npu"), 64 * GIB)["fits"] is True
     with pytest.raises(UserError, match=r"does not fit: device, update: 46\.\d GiB of 40\.0 GiB(?s:.*)set [a-z_.]+="):
         plan_before_run(recipe("35b_npu"), 40 * GIB)
+
+
+def test_a_hub_model_whose_sizes_are_not_known_yet_does_not_stop_a_run():
+    assert plan_before_run(recipe("35b_npu", model={"path": "Qwen/Qwen3.5-9B"}), 64 * GIB) is None
+
+
+def test_generators_on_a_cpu_that_would_each_take_a_share_of_the_host_are_told_a_size_for_their_cache():
+    config = load("demo", ["rollout.cache_bytes=0"], env={})
+    shapes, _ = legal_shapes(config)
+    made = make_plan(config, shapes, Machine(host_bytes=16 * GIB))
+    assert made.fits is False  # two of them at 0.6 each
+    change = smallest_change(made)
+    assert change is not None and change.keys() == {"rollout.cache_bytes"}
+    wave = config.rollout.max_num_seqs * (made.generator.of_token * 120 + made.generator.of_sequence)
+    assert wave <= change["rollout.cache_bytes"] < wave + (2 << 20)
 
 
 def test_the_settings_own_figure_comes_before_what_the_device_says():

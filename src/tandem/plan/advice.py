@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from tandem.plan.batch import longest_sequence
+from tandem.plan.generator import model_len
 from tandem.plan.legality import broken_rules
 from tandem.plan.plan import Plan, changed, make_plan
 from tandem.plan.shapes import model_config
@@ -67,8 +68,11 @@ def _candidates(plan: Plan) -> Iterator[Change]:
                 yield {"rollout.memory_share": share}
         if not config.optimizer.on_cpu:
             yield {"optimizer.on_cpu": True}
-    elif config.rollout.cache_bytes > 64 << 20:
-        yield {"rollout.cache_bytes": 64 << 20}
+    else:  # on CPU a generator without this setting takes a share of the whole host, each of them
+        wave = config.rollout.max_num_seqs * (plan.generator.of_token * model_len(config) + plan.generator.of_sequence)
+        for cache in (-(-wave >> 20) + 1 << 20, 64 << 20):
+            if not 0 < config.rollout.cache_bytes <= cache:
+                yield {"rollout.cache_bytes": cache}
     for key in ("ep", "pp", "tp", "cp"):
         yield {f"parallel.{key}": 2 * getattr(parallel, key)}
     for key in ("ep", "pp"):

@@ -7,11 +7,12 @@ from tandem.errors import UserError
 from tandem.plan.advice import as_overrides, smallest_change
 from tandem.plan.plan import Plan, as_machine, legal_shapes, make_plan
 from tandem.plan.report import plan_json
+from tandem.plan.shapes import is_known
 from tandem.plan.show import size
 
 
-def plan_before_run(config: Config, memory_bytes: int) -> dict[str, Any]:
-    """The plan of a run that is about to start, as JSON.
+def plan_before_run(config: Config, memory_bytes: int) -> dict[str, Any] | None:
+    """The plan of a run that is about to start, as JSON; None when the model's sizes are known only after it has been fetched.
 
     Args:
         memory_bytes: of one device, on CPU of this machine; the settings' own figures come first.
@@ -19,6 +20,8 @@ def plan_before_run(config: Config, memory_bytes: int) -> dict[str, Any]:
     Raises:
         UserError: it does not fit, or the layout is illegal; says the smallest change that helps.
     """
+    if not is_known(config.model, config.prepare):
+        return None
     shapes, broken = legal_shapes(config)
     if broken:
         raise broken[0]

@@ -109,6 +109,12 @@ class Shapes:
         return self.linear_num_value_heads * self.linear_value_head_dim
 
 
+def is_known(model: ModelConfig, prepare: str = "") -> bool:
+    """Whether `model_config` has an answer now: a hub model outside the table has one only when it has been fetched."""
+    folder = Path(model.path).expanduser()
+    return (folder / "config.json").is_file() if model.path and folder.is_dir() else model.path in PUBLISHED or prepare in PREPARED
+
+
 def model_config(model: ModelConfig, prepare: str = "") -> dict[str, Any]:
     """`config.json` of the model's folder, of a published model by its hub name, or of the one that the recipe makes for itself.
 

@@ -41,7 +41,10 @@ def launch(config: Config, task: str, console: Console) -> dict[str, Any]:
         console.emit(Note(f"device {device.NAME}: {reason}"))
         console.emit(Note("; ".join(choose_parts(device, config.model.layers).reasons)))
         if task in ("train", "demo"):
-            write_plan(run_dir, plan_before_run(config, device.memory_bytes()))
+            if plan := plan_before_run(config, device.memory_bytes()):
+                write_plan(run_dir, plan)
+            else:
+                console.emit(Note(f"not planned: the sizes of {config.model.path} are known when it has been fetched"))
         try:
             result = _run(config, task, run_dir, device, console, stop)
         finally:
