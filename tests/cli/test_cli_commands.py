@@ -17,7 +17,15 @@ HEAVY = {"torch", "ray", "vllm", "megatron", "transformers", "numpy", "pyarrow"}
 
 
 @pytest.mark.parametrize(
-    "arguments", [["--version"], ["train", "demo", "--dry-run"], ["demo", "--dry-run", "--json"], ["eval", "demo", "--dry-run"], ["--help"]]
+    "arguments",
+    [
+        ["--version"],
+        ["train", "demo", "--dry-run"],
+        ["demo", "--dry-run", "--json"],
+        ["eval", "demo", "--dry-run"],
+        ["plan", "demo"],
+        ["--help"],
+    ],
 )
 def test_light_commands_import_nothing_heavy_and_are_quick(arguments: list[str], tmp_path: Path) -> None:
     command = [sys.executable, "-X", "importtime", "-m", "tandem", *arguments]
@@ -51,7 +59,7 @@ def test_dry_run_refuses_what_a_run_would(tmp_path: Path) -> None:
     assert tandem("train", "demo", "rollout.n=1", "--dry-run", cwd=tmp_path).code == 2
 
 
-@pytest.mark.parametrize("command", ["train", "sft", "eval", "demo", ""])
+@pytest.mark.parametrize("command", ["train", "sft", "eval", "demo", "plan", ""])
 def test_help_has_an_example_and_fits_one_screen(command: str, tmp_path: Path) -> None:
     lines = tandem(*([command] if command else []), "--help", cwd=tmp_path).out.splitlines()
     assert any("Example: tandem " in line for line in lines)

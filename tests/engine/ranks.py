@@ -146,6 +146,7 @@ def train_with_offload(model_path: str, parallel: ParallelConfig, sequences: lis
     from tandem.engine import offload
 
     engine = make_engine(model_path, parallel, **sections)
+    engine.offload(parameters=True)  # as when generators start
     engine.keep_reference()
     engine.start_optimizer(lr=1e-3, weight_decay=0.01)
     metrics = []

@@ -138,6 +138,21 @@ def test_the_model_has_as_many_parameters_as_its_name_says(case, hf_models):
     assert f"{text / 1e9:.0f}b" == size
 
 
+def test_the_plan_has_the_parameters_of_every_rank(case):
+    """Its own arithmetic, which loads no torch, against the built model: the same shapes, as often, of every rank."""
+    from tandem.plan.layout import Layout
+    from tandem.plan.parameters import stage_parameters
+    from tandem.plan.shapes import shapes_of
+
+    built, _, size = case
+    world, sizes = next((world, sizes) for model, world, sizes in LAYOUTS.values() if model == size and world == len(built.ranks))
+    layout = Layout(world, world, **{"tp": 1, "pp": 1, "vpp": 1, "cp": 1, "ep": 1, "etp": 1} | sizes)
+    shapes = shapes_of(hf_config(size).to_dict())
+    for rank, parts in enumerate(built.ranks):
+        [chunk] = stage_parameters(shapes, layout, layout.place("pp", rank))
+        assert Counter((p.shape, p.expert) for p in chunk) == Counter((part.shape, part.replica[0]) for part in parts.parts), f"rank {rank}"
+
+
 def test_building_all_ranks_takes_seconds_and_no_memory_for_weights(case):
     built, _, _ = case
     assert built.cpu_seconds < 60

@@ -14,10 +14,11 @@ import pytest
 from tandem.config.load import load
 from tandem.config.schema import FidelityConfig
 from tandem.errors import RunError, UserError
-from tandem.run import cluster, evaluate, launch, loop
+from tandem.run import assemble, cluster, evaluate, launch, loop
 from tandem.run.fidelity import check_reference
 from tandem.run.metrics import sample_metrics
 from tandem.run.run_dir import only_run_in
+from tandem.run.tracker import Tracker
 from tandem.sync.buckets import SHARED_MEMORY
 
 HOLD = """
@@ -98,8 +99,6 @@ def test_the_interval_of_one_row_is_no_number_and_its_json_is_valid(tmp_path: Pa
         one.prompt.row.id, one.row = f"r{number}", dict
     monkeypatch.setattr(loop, "sample_held_out", lambda run: samples)
     monkeypatch.setattr(evaluate, "write_rollouts", lambda *args: None)
-    from tandem.run.tracker import Tracker
-
     run = SimpleNamespace(val_prompts=[1], run_dir=tmp_path, track=Tracker(tmp_path), model_path="m", version=-1)
     got = evaluate.evaluate(run)["accuracy_interval"]
     assert got == (interval if interval is None else pytest.approx(interval))
@@ -115,6 +114,36 @@ class Recorder:
 
     def __getattr__(self, name: str):
         return lambda *args, **kwargs: self.calls.append(name)
+
+
+def test_the_trainer_makes_room_before_generators_start_and_they_sleep_until_the_first_publication(monkeypatch, tmp_path: Path) -> None:
+    """A generator takes its share of a device when it starts: beside the trainer's weights and gradients a device would be too small."""
+    calls: list[str] = []
+
+    class Group:
+        def __init__(self, *args, **kwargs):
+            pass
+
+        def __getattr__(self, name: str):
+            return lambda *args, **kwargs: calls.append(f"{type(self).__name__}.{name}") or []
+
+    trainers, generators = type("trainers", (Group,), {}), type("generators", (Group,), {})
+    monkeypatch.setattr(assemble, "TrainGroup", trainers)
+    monkeypatch.setattr(assemble, "GeneratorGroup", generators)
+    monkeypatch.setattr(assemble, "RewardPool", Group)
+    monkeypatch.setattr(assemble, "with_assets", lambda config, track: config)
+    monkeypatch.setattr(cluster, "seats", lambda *args, **kwargs: SimpleNamespace(trainers=[], generators=[], shared=[]))
+    monkeypatch.setattr(assemble.Run, "prepare_prompts", lambda run, **kwargs: None)
+    builder = SimpleNamespace(banned_token_ids=list, stop_token_ids=list)
+    monkeypatch.setattr(assemble.Run, "builder", builder, raising=False)
+    for task, expected in {
+        "train": ["trainers.start", "trainers.offload", "generators.start", "generators.sleep"],
+        "sft": ["trainers.start", "trainers.offload"],
+        "eval": ["generators.start"],
+    }.items():
+        calls.clear()
+        assemble.assemble(load("demo", env={}), None, task, tmp_path, Tracker(tmp_path))
+        assert [call for call in calls if call != "trainers.places"] == expected
 
 
 def test_a_stop_saves_before_it_validates_and_no_reference_is_kept_without_a_kl_term(monkeypatch) -> None:

@@ -8,6 +8,7 @@ import typer
 from tandem.cli import edge
 from tandem.cli.demo import demo
 from tandem.cli.eval import evaluate
+from tandem.cli.plan import plan
 from tandem.cli.sft import sft
 from tandem.cli.train import train
 from tandem.cli.versions import versions
@@ -40,6 +41,7 @@ app.command("train")(train)
 app.command("sft")(sft)
 app.command("eval")(evaluate)
 app.command("demo")(demo)
+app.command("plan")(plan)
 
 
 def main() -> None:

@@ -152,7 +152,10 @@ def kl_in_the_reward_needs_a_weight(config: Config) -> None:
 
 def settings_have_an_effect(config: Config) -> None:
     """Settings whose part of the code is not there yet are refused, not ignored."""
-    for key, is_set, until in (("algorithm.kl.where = reward", config.algorithm.kl.where == "reward", "set algorithm.kl.where=loss"),):
+    for key, is_set, until in (
+        ("algorithm.kl.where = reward", config.algorithm.kl.where == "reward", "set algorithm.kl.where=loss"),
+        ("optimizer.on_cpu = true", config.optimizer.on_cpu, "set optimizer.on_cpu=false"),
+    ):
         if is_set:
             raise UserError(f"{key} is not there yet", "this version would ignore it", until)
 

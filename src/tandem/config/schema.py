@@ -62,6 +62,9 @@ class TrainerConfig(Section):
     recompute: Literal["none", "selective", "full"] = Field(
         "none", description="activations computed again in the backward pass: none, those of attention and experts, whole layers"
     )
+    device_memory_bytes: int = Field(0, ge=0, description="memory of a device, for the plan before a run; 0: ask the device")
+    host_memory_bytes: int = Field(0, ge=0, description="memory of a node, for the plan; 0: not compared, on CPU this machine's")
+    device_peak_flops: float = Field(0, ge=0, description="dense operations a second of a device in the model's dtype; 0: not known")
     timeout_s: float = Field(3600, gt=0, description="longest wait for the training ranks in one call: start, scores, update, save")
     collective_timeout_s: float = Field(1800, gt=0, description="longest wait inside one collective of the training ranks")
     stop_grace_s: float = Field(60, ge=0, description="after Ctrl-C or SIGTERM: time to finish the step and save")
@@ -142,6 +145,7 @@ class OptimizerConfig(Section):
     clip_grad: float = Field(1.0, ge=0, description="largest global gradient norm; 0: off")
     warmup_steps: int = Field(0, ge=0, description="linear warm-up")
     schedule: Literal["constant", "cosine"] = "constant"
+    on_cpu: bool = Field(False, description="fp32 weights and moments stay in host memory, and a step is computed there")
 
 
 class WarmStartConfig(Section):

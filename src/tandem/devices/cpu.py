@@ -1,5 +1,7 @@
 """CPU: gloo between ranks, Megatron-Core through `megatron_cpu`."""
 
+from pathlib import Path
+
 NAME = "cpu"
 COLLECTIVE_BACKEND = "gloo"
 RAY_RESOURCE = "CPU"
@@ -49,3 +51,13 @@ def memory_peak_bytes() -> int:
     import resource
 
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+
+def memory_bytes() -> int:
+    """Memory of this machine, or what its container may have."""
+    import psutil
+
+    limit = Path("/sys/fs/cgroup/memory.max")
+    allowed = limit.read_text().strip() if limit.is_file() else "max"
+    total: int = psutil.virtual_memory().total
+    return min(total, int(allowed)) if allowed.isdigit() else total

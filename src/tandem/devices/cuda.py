@@ -50,3 +50,10 @@ def memory_peak_bytes() -> int:
     import torch
 
     return torch.cuda.max_memory_allocated()
+
+
+def memory_bytes() -> int:
+    """Memory of a device in bytes."""
+    import torch
+
+    return torch.cuda.get_device_properties(0).total_memory

@@ -65,3 +65,10 @@ def memory_peak_bytes() -> int:
     import torch_npu
 
     return torch_npu.npu.max_memory_allocated()
+
+
+def memory_bytes() -> int:
+    """Memory of a device in bytes."""
+    import torch_npu
+
+    return torch_npu.npu.get_device_properties(0).total_memory

@@ -59,6 +59,18 @@ SIZES = {
     "test": _TEST,
     "test-dense": replace(_TEST, num_experts=0),
     "test-16-experts": replace(_TEST, num_experts=16),
+    "100M": replace(  # of parameters: large enough that weights outweigh the rest
+        _TEST,
+        hidden_size=512,
+        num_hidden_layers=8,
+        num_attention_heads=8,
+        head_dim=64,
+        linear_num_value_heads=16,
+        linear_head_dim=32,
+        num_experts=16,
+        moe_intermediate_size=384,
+        vision_hidden_size=128,
+    ),
 }
 PATCH_SIZE, MERGE_SIZE, TEMPORAL_PATCH_SIZE = 8, 2, 2  # a token sees 16 x 16 pixels
 

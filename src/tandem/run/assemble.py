@@ -31,9 +31,12 @@ def assemble(config: Config, device, task: str, run_dir: Path, track: Tracker) -
     if has_trainers:
         with track.phase("starting the training ranks"):
             run.trainers.start(run.model_path, banned)
+            run.trainers.offload(parameters=True)  # a generator on the same devices takes its whole share of them when it starts
     if has_generators:
         with track.phase("starting the generators"):
             run.generators.start(run.model_path, banned, stop)
+        if has_trainers:
+            run.generators.sleep()  # until the first publication
         run.graders = RewardPool(config.reward.name, config.reward.num_workers, config.reward.timeout_s)
     return run
 

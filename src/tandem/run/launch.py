@@ -14,9 +14,10 @@ from tandem.algorithms import advantages, losses
 from tandem.config.schema import Config
 from tandem.devices.parts import choose_parts
 from tandem.errors import RunError
+from tandem.plan.before_run import plan_before_run
 from tandem.rewards import check_name
 from tandem.run.processes import end, shared_memory_of
-from tandem.run.run_dir import begin, only_run_in, shared_memory_prefix
+from tandem.run.run_dir import begin, only_run_in, shared_memory_prefix, write_plan
 from tandem.sync import buckets
 from tandem.track.console import Console
 from tandem.track.events import Note, PhaseEnded, PhaseStarted
@@ -39,6 +40,11 @@ def launch(config: Config, task: str, console: Console) -> dict[str, Any]:
         config, run_dir = begin(config, device.NAME)
         console.emit(Note(f"device {device.NAME}: {reason}"))
         console.emit(Note("; ".join(choose_parts(device, config.model.layers).reasons)))
+        if task in ("train", "demo"):
+            if plan := plan_before_run(config, device.memory_bytes()):
+                write_plan(run_dir, plan)
+            else:
+                console.emit(Note(f"not planned: the sizes of {config.model.path} are known when it has been fetched"))
         try:
             result = _run(config, task, run_dir, device, console, stop)
         finally:

@@ -1,9 +1,11 @@
 """The run's folder: made, kept for one run at a time, and the resolved config written."""
 
 import fcntl
+import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from blake3 import blake3
 
@@ -47,6 +49,14 @@ def begin(config: Config, device: str) -> tuple[Config, Path]:
     except OSError as error:
         raise UserError(f"{run_dir / 'config.yaml'} cannot be written", str(error), "make room, or set another run_dir") from error
     return config, run_dir
+
+
+def write_plan(run_dir: Path, plan: dict[str, Any]) -> None:
+    """plan.json. Raises UserError when it cannot be written."""
+    try:
+        (run_dir / "plan.json").write_text(json.dumps(plan, indent=1) + "\n")
+    except OSError as error:
+        raise UserError(f"{run_dir / 'plan.json'} cannot be written", str(error), "make room, or set another run_dir") from error
 
 
 def shared_memory_prefix(run_dir: Path) -> str:
