@@ -1,12 +1,12 @@
-"""Publication of weights: are the generator's numbers those of a fresh load, how fast is it beside a plain copy, how much memory does it take?
+"""Publication of weights: are the generator's numbers those of a fresh load, how fast is it beside a copy, how much memory does it take?
 
     python benchmarks/publication.py [--json FILE] [--check] [--quick]
 
-A trainer in one layout (TP2 PP2 EP2, four ranks) publishes to two generators in others (GEN_TP 2 and GEN_TP 1), all real and on CPU. After a
-step of training the log-probs of each generator are compared, bit for bit, with those of an engine that was freshly loaded from the export
-of the same step. Seconds are medians over several publications; the copy is of the same bytes between two arrays, in turn with them. Memory
-is what all processes hold for themselves plus shared memory, at its highest during a publication, over what it was before plus one bucket.
-`--check` exits 1 when log-probs differ, when the bandwidth is below 0.5 of the copy's, or the memory above 1.1.
+A trainer in one layout (TP2 PP2 EP2, four ranks) publishes to a generator in another (GEN_TP 2), real ones on CPU. After a step of training
+the generator's log-probs are compared, bit for bit, with those of an engine that was freshly loaded from the export of the same step.
+Seconds are medians over several publications; the copy is of the same bytes between two arrays, in turn with them. Memory is what all
+processes hold for themselves plus shared memory, at its highest during a publication, over what it was before plus one bucket. `--check`
+exits 1 when log-probs differ, when the bandwidth is below 0.5 of the copy's, or the memory above 1.1.
 """
 
 import argparse

@@ -22,6 +22,7 @@ OVERRIDES = [
     "rollout.max_failures=2",
     "trainer.devices_per_node=1",
     "data.val_max_rows=4",
+    "sync.verify_share=1",  # of a share only the canary would tell, if the damage is large enough
 ]
 SAMPLING = SamplingParams(num_samples=4, max_tokens=24, seed=5)
 

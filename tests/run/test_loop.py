@@ -61,7 +61,7 @@ def test_a_publication_that_was_skipped_is_caught(fresh, monkeypatch):
     from tandem.run.loop import one_step
 
     with monkeypatch.context() as skipped:
-        skipped.setattr(fresh, "publish", lambda version: None)
+        skipped.setattr(fresh, "publish", lambda version: {})
         one_step(fresh, step=5)  # updates the trainer only
     with pytest.raises(RunError, match="trainer and generator disagree"):
         one_step(fresh, step=6)
