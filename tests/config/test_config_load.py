@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 from tandem.config.checks import check
 from tandem.config.keys import SETTINGS, allowed, nearest_key
-from tandem.config.load import builtin_recipes, load, resolved_yaml
+from tandem.config.load import load, resolved_yaml
+from tandem.config.recipe_file import builtin_recipes
 from tandem.config.schema import Config
 from tandem.errors import UserError
 
