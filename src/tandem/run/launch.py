@@ -11,6 +11,7 @@ import psutil
 
 from tandem import devices
 from tandem.algorithms import advantages, losses
+from tandem.config.notes import notes
 from tandem.config.schema import Config
 from tandem.devices.parts import choose_parts
 from tandem.errors import RunError
@@ -39,6 +40,8 @@ def launch(config: Config, task: str, console: Console) -> dict[str, Any]:
         config, run_dir = begin(config, device.NAME)
         console.emit(Note(f"device {device.NAME}: {reason}"))
         console.emit(Note("; ".join(choose_parts(device, config.model.layers).reasons)))
+        for note in notes(config):
+            console.emit(Note(note))
         try:
             result = _run(config, task, run_dir, device, console, stop)
         finally:
