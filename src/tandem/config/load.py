@@ -51,7 +51,7 @@ def load(
     config = _build({key: _at_home(key, setting) for key, setting in settings.items()})
     for key, text, origin in translated.must_agree:
         _check_agreement(config, key, read_text(key, text, origin))
-    return _with_replicas(config)
+    return with_replicas(config)
 
 
 def _from_environment(layers: list[Layer], env: Mapping[str, str]) -> Settings:
@@ -105,7 +105,7 @@ def _check_agreement(config: Config, key: str, asked: Settings) -> None:
         )
 
 
-def _with_replicas(config: Config) -> Config:
+def with_replicas(config: Config) -> Config:
     """rollout.replicas = 0 becomes the number of generators that share all of the trainer's devices."""
     rollout = config.rollout
     if rollout.replicas or rollout.placement != "colocated":

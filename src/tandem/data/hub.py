@@ -47,9 +47,7 @@ def fetch(name: str, kind: Kind, patterns: tuple[str, ...], offline: bool = Fals
     except (HTTPError, OSError, ValueError) as error:
         if getattr(error, "errno", None) == errno.ENOSPC:
             raise UserError(f"no room for {what}", str(error), "make room, or set HF_HOME to a folder on a larger disk") from error
-        raise UserError(
-            f"{what} cannot be fetched", _first_line(error), f"try again: what is whole stays; or {by_hand}"
-        ) from error
+        raise UserError(f"{what} cannot be fetched", _first_line(error), f"try again: what is whole stays; or {by_hand}") from error
 
 
 _WORDS = {"model": "model", "dataset": "data set"}
