@@ -172,7 +172,9 @@ def test_a_mistake_in_a_part_is_named_with_its_line(text: str, part: str, tmp_pa
 
 def test_a_router_loss_is_noted() -> None:
     assert [notes(load(recipe, ["device=cpu"], {})) for recipe in builtin_recipes()] == [[]] * len(builtin_recipes())
-    on = load(SMALL, ["model.router_aux_loss_coef=0.01", "model.router_z_loss_coef=1e-3"], {"DEVICE": "npu"})
+    off = load(SMALL, ["optimizer.on_cpu=false"], {"DEVICE": "npu"})
+    assert notes(off) == []
+    on = load(SMALL, ["model.router_aux_loss_coef=0.01", "model.router_z_loss_coef=1e-3", "optimizer.on_cpu=false"], {"DEVICE": "npu"})
     first, second = notes(on)
     assert "model.router_aux_loss_coef = 0.01" in first
     assert "lowers accuracy" in first

@@ -11,4 +11,6 @@ def notes(config: Config) -> list[str]:
                 f"model.{key} = {coef:g}: a router loss pulls against the policy loss and lowers accuracy in reinforcement learning; "
                 "it counts prompt tokens and padding too. 0 is the default"
             )
+    if config.optimizer.on_cpu:
+        found.append("optimizer.on_cpu = true is not there yet: steps are computed on the device, as with false")
     return found

@@ -143,10 +143,10 @@ class OptimizerConfig(Section):
     betas: tuple[float, float] = (0.9, 0.999)
     eps: float = Field(1e-8, gt=0)
     weight_decay: float = Field(0.0, ge=0)
-    on_cpu: bool = Field(False, description="moments and main weights stay in host memory, and the step is taken there")
     clip_grad: float = Field(1.0, ge=0, description="largest global gradient norm; 0: off")
     warmup_steps: int = Field(0, ge=0, description="linear warm-up")
     schedule: Literal["constant", "cosine"] = "constant"
+    on_cpu: bool = Field(False, description="fp32 weights and moments stay in host memory, and a step is computed there")
 
 
 class WarmStartConfig(Section):
