@@ -109,7 +109,9 @@ def test_shards_are_read_in_order(tmp_path: Path) -> None:
 def test_only_files_that_are_absent_are_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     source = processed(tmp_path / "copy", SMALL)
     monkeypatch.setattr(geo3k, "fetch", lambda name, kind, patterns, offline: source if name == "tyzhu/geo3k" else None)
-    train, test, other = (str(tmp_path / "data" / name) for name in ("train.parquet", "test.parquet", "mine.parquet"))
+    monkeypatch.setenv("HOME", str(tmp_path))
+    train, test = (str(tmp_path / "data" / "geo3k" / name) for name in ("train.parquet", "test.parquet"))
+    other = str(tmp_path / "elsewhere" / "train.parquet")
     write(Path(train), [problem(9)], schema=None)
     said: list[str] = []
     fetch_missing([train, test, other], said.append)

@@ -83,14 +83,20 @@ def split_files(folder: Path) -> dict[str, list[Path]]:
     )
 
 
+def default_folder() -> Path:
+    """Where the recipes have it."""
+    return Path.home() / "data" / "geo3k"
+
+
 def fetch_missing(files: Sequence[str], say: Callable[[str], None]) -> None:
-    """Make those of `files` that do not exist and are named like Geo3K's splits. Any other file that is missing is left for its reader."""
-    missing = [Path(file) for file in files if not Path(file).exists() and Path(file).stem in WRITTEN and Path(file).suffix == ".parquet"]
-    for folder in dict.fromkeys(path.parent for path in missing):
-        splits = [path.stem for path in missing if path.parent == folder]
-        say(f"no {' and '.join(f'{split}.parquet' for split in splits)} in {folder}: fetching Geo3K from {DEFAULT_SOURCE}")
-        for path, num_rows in write_geo3k(folder, splits=splits).items():
-            say(f"{path}: {num_rows} rows")
+    """Make those of `files` that are in `default_folder` and do not exist. Any other missing file is a mistake, for its reader to tell."""
+    folder = default_folder()
+    splits = [split for split in WRITTEN if str(folder / f"{split}.parquet") in files and not (folder / f"{split}.parquet").exists()]
+    if not splits:
+        return
+    say(f"no {' and '.join(f'{split}.parquet' for split in splits)} in {folder}: fetching Geo3K from {DEFAULT_SOURCE}")
+    for path, num_rows in write_geo3k(folder, splits=splits).items():
+        say(f"{path}: {num_rows} rows")
 
 
 def _record(row: Row, split: str, index: int) -> dict[str, Any]:

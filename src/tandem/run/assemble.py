@@ -52,8 +52,8 @@ def with_assets(config: Config, track: Tracker) -> Config:
             ),
             "warm_start": config.warm_start.model_copy(update={"val_files": config.warm_start.val_files or made.val_files}),
         }
-        return config.model_copy(update=updates)
-    if not Path(config.model.path).is_dir():
+        config = config.model_copy(update=updates)
+    if not Path(config.model.path).expanduser().is_dir():
         with track.phase(f"fetching {config.model.path}"):
             path = str(hub.fetch(config.model.path, "model", hub.MODEL_FILES))
             return config.model_copy(update={"model": config.model.model_copy(update={"path": path})})
