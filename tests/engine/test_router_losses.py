@@ -9,9 +9,8 @@ from tandem.engine.fork_ranks import fork_each
 CASES = {
     "off": {},
     "aux": {"router_aux_loss_coef": 0.5},
-    "aux twice": {"router_aux_loss_coef": 1.0},
     "z": {"router_z_loss_coef": 0.1},
-    "both": {"router_aux_loss_coef": 0.5, "router_z_loss_coef": 0.1},
+    "both": {"router_aux_loss_coef": 1.0, "router_z_loss_coef": 0.1},
 }
 
 
@@ -25,7 +24,7 @@ def gradients(tiny_model, sequences) -> dict[str, dict[str, np.ndarray]]:
             1,
             {
                 "model_path": str(tiny_model),
-                "sequences": sequences[:4],
+                "sequences": sequences[:2],
                 "model": {"dtype": "float32", **model},
                 "batch": {"max_tokens_per_device": 4096},
             },
@@ -48,6 +47,5 @@ def test_a_loss_reaches_the_routers_and_not_the_output_layer(case, gradients):
 
 def test_they_grow_with_their_coefficients_and_add_up(gradients):
     base = routers(gradients["off"])
-    aux, twice, z, both = (routers(gradients[case]) - base for case in ("aux", "aux twice", "z", "both"))
-    assert np.abs(twice - 2 * aux).max() <= 1e-3 * np.abs(twice).max()
-    assert np.abs(both - (aux + z)).max() <= 1e-3 * np.abs(both).max()
+    aux, z, both = (routers(gradients[case]) - base for case in ("aux", "z", "both"))
+    assert np.abs(both - (2 * aux + z)).max() <= 1e-3 * np.abs(both).max()
