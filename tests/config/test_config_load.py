@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 from tandem.config.checks import check
 from tandem.config.keys import SETTINGS, allowed, nearest_key
-from tandem.config.load import builtin_recipes, load, resolved_yaml
+from tandem.config.load import load, resolved_yaml, with_replicas
+from tandem.config.recipe_file import builtin_recipes
 from tandem.config.schema import Config
 from tandem.errors import UserError
 
@@ -190,8 +191,9 @@ def test_an_unknown_recipe_lists_the_built_in_ones() -> None:
 
 
 @pytest.mark.parametrize("name", builtin_recipes())
-def test_built_in_recipes_are_legal_and_round_trip(name: str, tmp_path: Path) -> None:
-    config = load(name, env={})
+@pytest.mark.parametrize("device", ["npu", "gpu", "cpu"])
+def test_built_in_recipes_are_legal_and_round_trip(name: str, device: str, tmp_path: Path) -> None:
+    config = load(name, [f"device={device}"], env={})
     check(config)
     assert of(resolved_yaml(config), tmp_path) == config
 
@@ -231,7 +233,7 @@ def test_resolved_yaml_round_trips_for_any_legal_values(tmp_path_factory: pytest
     config = Config.model_validate(tree)
     path = tmp_path_factory.getbasetemp() / "round_trip.yaml"
     path.write_text(resolved_yaml(config), encoding="utf-8")
-    assert load(str(path), env={}) == config
+    assert load(str(path), env={}) == with_replicas(config)
 
 
 def test_every_setting_says_what_it_accepts() -> None:

@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 
 from tandem.cli import edge
+from tandem.cli.data import data
 from tandem.cli.demo import demo
 from tandem.cli.eval import evaluate
 from tandem.cli.plan import plan
@@ -31,7 +32,7 @@ def tandem(
     """Reinforcement learning for Qwen3.5 vision-language models.
 
     Exit codes: 0 done, 1 a fault of the run, 2 the input or the machine is at fault, 3 stopped by a signal.
-    Settings come from the recipe, then TANDEM__SECTION__KEY variables, then key=value arguments.
+    Settings come from the recipe, then its environment variables, then TANDEM__SECTION__KEY variables, then key=value arguments.
 
     Example: tandem train demo trainer.total_steps=2 --dry-run
     """
@@ -42,6 +43,7 @@ app.command("sft")(sft)
 app.command("eval")(evaluate)
 app.command("demo")(demo)
 app.command("plan")(plan)
+app.add_typer(data, name="data")
 
 
 def main() -> None:

@@ -1,12 +1,15 @@
 """From a recipe's name to a configuration that can run here, before anything heavy is imported."""
 
 import os
+import sys
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from tandem import devices
 from tandem.config.checks import check
 from tandem.config.load import load
+from tandem.config.modelfolder import check_config
 from tandem.config.preflight import Task, preflight
 from tandem.config.schema import Config
 
@@ -15,18 +18,41 @@ def prepare(
     recipe: str, overrides: Sequence[str] = (), task: Task = "train", dry_run: bool = False, env: Mapping[str, str] = os.environ
 ) -> Config:
     """Load, cross-check and, unless `dry_run`, name the run's folder and look at this machine. Raises UserError."""
-    config = load(recipe, overrides, env)
+    config = load(recipe, overrides, env, lambda: devices.find()[0].NAME)
     check(config)
     if dry_run:
         return config
+    if config.device != "auto":
+        devices.detect(config.device)
     from tandem.data.rows import check_files
 
-    config = config.model_copy(update={"run_dir": config.run_dir or new_run_dir(config.recipe)})
+    config = config.model_copy(update={"run_dir": config.run_dir or new_run_dir(config)})
+    if config.prepare == "geo3k":
+        from tandem.data.geo3k import fetch_missing
+
+        fetch_missing([*config.data.train_files, *config.data.val_files], _say)
     preflight(config, task, check_files)
+    check_hub_model(config)
     return config
 
 
-def new_run_dir(recipe: str) -> str:
-    """runs/<recipe>-<local time>, with a number behind when that exists."""
-    name = f"runs/{recipe}-{time.strftime('%Y%m%d-%H%M%S')}"
+def check_hub_model(config: Config) -> None:
+    """Look at the config of a model on the hub, a small file, before the cluster starts. Raises UserError as `check_model` does."""
+    if not config.model.path or Path(config.model.path).expanduser().exists():
+        return
+    from tandem.data.hub import fetch
+
+    folder = fetch(config.model.path, "model", ("config.json",))
+    check_config(folder, config.parallel)
+
+
+def _say(line: str) -> None:
+    sys.stderr.write(f"tandem: {line}\n")
+
+
+def new_run_dir(config: Config) -> str:
+    """runs/<project>/<experiment or recipe>-<local time>, with a number behind when that exists; without a project one folder less."""
+    trainer = config.trainer
+    names = [part for part in ("runs", trainer.project_name, trainer.experiment_name or config.recipe) if part]
+    name = f"{'/'.join(names)}-{time.strftime('%Y%m%d-%H%M%S')}"
     return next(path for path in [name, *(f"{name}-{number}" for number in range(2, 1000))] if not Path(path).exists())

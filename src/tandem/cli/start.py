@@ -11,6 +11,7 @@ from typing import TextIO
 from tandem.cli import edge
 from tandem.cli.prepare import prepare
 from tandem.config.load import resolved_yaml
+from tandem.config.notes import notes
 from tandem.config.preflight import Task
 from tandem.config.schema import Config
 from tandem.devices import DEVICES
@@ -21,7 +22,7 @@ def start(task: Task, recipe: str, overrides: Sequence[str], *, dry_run: bool = 
     """Run a task, or with `dry_run` write its settings. Raises UserError, RunError, KeyboardInterrupt."""
     config = prepare(recipe, overrides, task, dry_run)
     if dry_run:
-        sys.stdout.write(config.model_dump_json(indent=2) + "\n" if as_json else resolved_yaml(config) + _layers(config))
+        sys.stdout.write(config.model_dump_json(indent=2) + "\n" if as_json else resolved_yaml(config) + _comments(config))
         return
     edge.log_into(Path(config.run_dir))
     from tandem.track.console import Console
@@ -38,10 +39,16 @@ def start(task: Task, recipe: str, overrides: Sequence[str], *, dry_run: bool = 
             result.write(json.dumps(summary, indent=2) + "\n")
 
 
-def _layers(config: Config) -> str:
-    """Comment lines under the settings: what layers are made of on each device, as far as this environment has it."""
+def _comments(config: Config) -> str:
+    """Comment lines under the settings: notes, the environment of a training process on the chosen device, and what layers are made of on
+    each device, as far as this environment has it."""
+    lines = notes(config)
+    if config.device in DEVICES:
+        variables = DEVICES[config.device].environment(config.trainer.num_threads)
+        lines += [f"environment of a training process on {config.device}:", *(f"  {name}={value}" for name, value in variables.items())]
     requested = "portable" if config.model.layers == "portable" else "auto"  # the other machine may have what `fused` insists on
-    return "".join(f"# on {name}: {'; '.join(choose_parts(device, requested).reasons)}\n" for name, device in DEVICES.items())
+    lines += [f"on {name}: {'; '.join(choose_parts(device, requested).reasons)}" for name, device in DEVICES.items()]
+    return "".join(f"# {line}\n" for line in lines)
 
 
 @contextmanager

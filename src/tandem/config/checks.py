@@ -255,6 +255,15 @@ def a_generator_fits_on_a_node(config: Config) -> None:
         )
 
 
+def separate_generators_are_counted(config: Config) -> None:
+    if config.rollout.placement == "split" and not config.rollout.replicas:
+        raise UserError(
+            "rollout.replicas = 0 with rollout.placement = split",
+            "0 is as many generators as share the trainer's devices, and these have their own",
+            "set rollout.replicas=1 or more",
+        )
+
+
 def ports_differ(config: Config) -> None:
     cluster = config.cluster
     if cluster.master_port and cluster.master_port == cluster.dashboard_port:
@@ -285,6 +294,7 @@ RULES = (
     generators_fit_the_devices,
     a_generator_fits_on_a_node,
     samples_ahead_need_their_own_devices,
+    separate_generators_are_counted,
     ports_differ,
 )
 

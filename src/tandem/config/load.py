@@ -1,57 +1,117 @@
 """A recipe, the environment and `key=value` overrides become one `Config`; every value remembers where it was written.
 
-Later ones win: the recipe's base, the recipe, `TANDEM__SECTION__KEY` variables, overrides.
+Later ones win: the recipe's base, the recipe, in each of them the part of the chosen device, the recipe's own environment variables,
+`TANDEM__SECTION__KEY` variables, overrides.
 """
 
 import json
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from pathlib import Path
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import yaml
 from pydantic import ValidationError
-from pydantic.fields import FieldInfo
 
-from tandem.config import yaml12
-from tandem.config.keys import SETTINGS, allowed, is_list, is_text, nearest, nearest_key, section_of
-from tandem.config.schema import Config, Section
+from tandem.config.checks import world_size
+from tandem.config.recipe_file import DEVICES, Layer, find_recipe, read_layers
+from tandem.config.reference_names import reference_value, translate
+from tandem.config.schema import Config
+from tandem.config.values import Setting, Settings, bad_value, read_text, show
 from tandem.errors import UserError
 
 ENV_PREFIX = "TANDEM__"
-RECIPES = Path(__file__).parent.parent / "recipes"
+PATHS = ("run_dir", "model.path", "data.train_files", "data.val_files", "warm_start.val_files")
 
 
-@dataclass(frozen=True)
-class Setting:
-    value: Any
-    origin: str  # "demo.yaml:12", "override `optimizer.lr=1e-4`": named when the value turns out to be wrong
-
-
-Settings = dict[str, Setting]  # by dotted key
-
-
-def load(recipe: str, overrides: Sequence[str] = (), env: Mapping[str, str] = os.environ) -> Config:
+def load(
+    recipe: str, overrides: Sequence[str] = (), env: Mapping[str, str] = os.environ, find_device: Callable[[], str] | None = None
+) -> Config:
     """The configuration of a built-in recipe (`demo`) or a YAML file, with overrides such as `optimizer.lr=1e-4`.
 
+    Args:
+        find_device: looks for this machine's device; called only when the recipe has parts for devices and nothing names one.
+
     Raises:
-        UserError: unknown recipe or key, duplicate key, malformed override, or a value of the wrong type or range.
+        UserError: unknown recipe or key, duplicate key, malformed override, a value of the wrong type or range, or no device.
     """
     path = find_recipe(recipe)
-    settings = {"recipe": Setting(path.stem, str(path))} | _read_file(path, seen=())
+    layers = read_layers(path)
+    translated = translate(overrides)
+    given = _from_environment(layers, env)
+    for key, text, origin in translated.settings:
+        given |= read_text(key, text, origin)
+    settings = {"recipe": Setting(path.stem, str(path))}
+    if any(layer.devices for layer in layers):
+        given |= _device(layers, given, path.stem, find_device)
+    for layer in layers:
+        settings |= layer.settings
+        if "device" in given:
+            settings |= layer.devices.get(given["device"].value, {})
+    settings |= given
+    config = _build({key: _at_home(key, setting) for key, setting in settings.items()})
+    for key, text, origin in translated.must_agree:
+        _check_agreement(config, key, read_text(key, text, origin))
+    return with_replicas(config)
+
+
+def _from_environment(layers: list[Layer], env: Mapping[str, str]) -> Settings:
+    """What variables set: the recipe's own names, then `TANDEM__...`. A recipe's variable that is set to nothing counts as unset."""
+    given: Settings = {}
+    for name, keys in {name: keys for layer in layers for name, keys in layer.environment.items()}.items():
+        for key in keys if env.get(name) else ():
+            new = read_text(key, reference_value(key, env[name]), f"environment variable {name}")
+            if key in given and given[key].value != new[key].value:
+                raise UserError(
+                    f"{given[key].origin} and {name} both set {key}", f"to {show(given[key].value)} and {show(new[key].value)}", "unset one"
+                )
+            given |= new
     for name, text in env.items():
         if name.startswith(ENV_PREFIX):
-            key = name.removeprefix(ENV_PREFIX).lower().replace("__", ".")
-            settings |= _read_text(key, text, f"environment variable {name}")
-    for override in overrides:
-        key, separator, text = override.partition("=")
-        if not separator or not key or key != key.strip():
-            raise UserError(
-                f"`{override}` is not an override", "an override is key=value, without spaces around `=`", "for example optimizer.lr=1e-4"
-            )
-        settings |= _read_text(key, text, f"override `{override}`")
-    return _build(settings)
+            given |= read_text(name.removeprefix(ENV_PREFIX).lower().replace("__", "."), text, f"environment variable {name}")
+    return given
+
+
+def _device(layers: list[Layer], given: Settings, recipe: str, find_device: Callable[[], str] | None) -> Settings:
+    """The device whose part of the recipe holds."""
+    chosen = {key: setting for layer in layers for key, setting in layer.settings.items() if key == "device"} | given
+    if "device" in chosen and chosen["device"].value in DEVICES:
+        return {"device": chosen["device"]}
+    if "device" in chosen and chosen["device"].value != "auto":
+        raise bad_value("device", chosen["device"].value, chosen["device"].origin)
+    if find_device is None:
+        raise UserError(f"recipe {recipe} has a part for each device", "no device is chosen", f"set device={'|'.join(DEVICES)}")
+    return {"device": Setting(find_device(), "found on this machine")}
+
+
+def _at_home(key: str, setting: Setting) -> Setting:
+    """The setting with ~/ as the home folder, in keys that hold paths."""
+    if key not in PATHS:
+        return setting
+    paths = setting.value if isinstance(setting.value, list) else [setting.value]
+    paths = [os.path.expanduser(path) if isinstance(path, str) and path.startswith("~/") else path for path in paths]
+    return Setting(paths if isinstance(setting.value, list) else paths[0], setting.origin)
+
+
+def _check_agreement(config: Config, key: str, asked: Settings) -> None:
+    """Raises UserError when a reference-style name asks for another value than the run has in the one setting for both."""
+    value: Any = config
+    for name in key.split("."):
+        value = getattr(value, name)
+    if asked[key].value != value:
+        raise UserError(
+            f"{asked[key].origin} asks for {show(asked[key].value)}, {key} is {show(value)}",
+            f"{key} holds for every part of the run that has such a setting",
+            f"leave it out, or set {key} to the value that all shall have",
+        )
+
+
+def with_replicas(config: Config) -> Config:
+    """rollout.replicas = 0 becomes the number of generators that share all of the trainer's devices."""
+    rollout = config.rollout
+    if rollout.replicas or rollout.placement != "colocated":
+        return config
+    replicas = max(1, world_size(config) // rollout.tp)
+    return config.model_copy(update={"rollout": rollout.model_copy(update={"replicas": replicas})})
 
 
 def resolved_yaml(config: Config) -> str:
@@ -60,121 +120,6 @@ def resolved_yaml(config: Config) -> str:
     text: str = yaml.safe_dump(settings, sort_keys=False, allow_unicode=True)
     # PyYAML writes these as they are and reads them as the end of a line
     return yaml.safe_dump(settings, sort_keys=False) if set(text) & set("\x85\u2028\u2029") else text
-
-
-def builtin_recipes() -> list[str]:
-    return sorted(path.stem for path in RECIPES.glob("*.yaml"))
-
-
-def find_recipe(recipe: str, beside: Path = Path()) -> Path:
-    """The file of a built-in recipe or, relative to `beside`, of a path. Raises UserError when there is neither."""
-    if recipe in builtin_recipes():
-        return RECIPES / f"{recipe}.yaml"
-    path = beside / Path(recipe).expanduser()
-    if path.is_file():
-        return path
-    names = builtin_recipes()
-    raise UserError(
-        f"no recipe `{recipe}`",
-        f"it is neither a YAML file nor one of the built-in recipes: {', '.join(names)}",
-        f"did you mean `{nearest(recipe, names)}`? Give a built-in name or the path of a YAML file",
-    )
-
-
-def _read_file(path: Path, seen: tuple[Path, ...]) -> Settings:
-    """The settings of a recipe file over those of its `base`."""
-    if path.resolve() in seen:
-        raise UserError(f"{path} is its own base", "the `base` keys of these recipes form a circle", "remove one of the `base` keys")
-    try:
-        root = yaml12.compose(path.read_text(encoding="utf-8"))
-    except (yaml.YAMLError, UnicodeDecodeError, OSError) as error:
-        raise UserError(f"cannot read the recipe {path}", f"it is not valid YAML: {_in_short(error)}", "correct the file") from error
-    if root is None or yaml12.is_null(root):
-        return {}
-    settings = dict(_walk(root, Config, "", lambda node: f"{path}:{node.start_mark.line + 1}", top=True))
-    base = settings.pop("base", None)
-    return _read_file(find_recipe(str(base.value), path.parent), (*seen, path.resolve())) | settings if base else settings
-
-
-def _read_text(key: str, text: str, origin: str) -> Settings:
-    """One setting (or a section in YAML's flow style) given as text."""
-    section, kind = _lookup(key, origin)
-    if kind is not None and is_text(kind.annotation):
-        return {key: Setting(text, origin)}
-    try:
-        node = yaml12.compose(text) or yaml.ScalarNode("tag:yaml.org,2002:null", "")
-    except yaml.YAMLError as error:
-        raise UserError(
-            f"cannot read the value of {key} ({origin})",
-            f"`{text}` is not valid YAML: {_in_short(error)}",
-            "correct the value, or put it in quotes",
-        ) from error
-    if section:
-        return dict(_walk(node, section, f"{key}.", lambda _: origin))
-    assert kind is not None
-    return {key: Setting(_value(node, kind, key, origin), origin)}
-
-
-def _lookup(key: str, origin: str) -> tuple[type[Section] | None, FieldInfo | None]:
-    """What a dotted key names: a section or a setting. Raises UserError when it names nothing."""
-    if key in SETTINGS:
-        return None, SETTINGS[key]
-    section: type[Section] | None = Config
-    for name in key.split("."):
-        section = section_of(section.model_fields[name]) if section and name in section.model_fields else None
-    if section is None:
-        raise UserError(
-            f"unknown key `{key}` ({origin})", "there is no such setting", f"did you mean `{nearest_key(key)}`? --dry-run lists every key"
-        )
-    return section, None
-
-
-def _walk(
-    node: yaml.Node, section: type[Section], prefix: str, origin_of: Callable[[yaml.Node], str], top: bool = False
-) -> Iterator[tuple[str, Setting]]:
-    """The settings below a mapping node."""
-    if yaml12.is_null(node):
-        return
-    if not isinstance(node, yaml.MappingNode):
-        name = prefix.rstrip(".") or "a recipe"
-        keys = ", ".join(section.model_fields)
-        raise UserError(f"{name} must hold keys and values ({origin_of(node)})", "it is a section, not a value", f"its keys are: {keys}")
-    seen = set()
-    for key_node, value in node.value:
-        name, origin = str(key_node.value), origin_of(key_node)
-        if name in seen:
-            raise UserError(f"duplicate key `{prefix}{name}` ({origin})", "only one of the two values could count", "remove one of them")
-        seen.add(name)
-        if top and name == "base":
-            yield "base", Setting(value.value, origin)
-            continue
-        inner, field = _lookup(prefix + name, origin)
-        if inner:
-            yield from _walk(value, inner, f"{prefix}{name}.", origin_of)
-        else:
-            assert field is not None
-            yield prefix + name, Setting(_value(value, field, prefix + name, origin), origin)
-
-
-def _value(node: yaml.Node, field: FieldInfo, key: str, origin: str) -> Any:
-    """A scalar or a list of scalars; a text stays as written, a single value for a list becomes a list of one."""
-    kind = field.annotation
-    text = is_text(kind) or kind == list[str]
-    if isinstance(node, yaml.ScalarNode):
-        one = _scalar(node, text, key, origin)
-        return [one] if is_list(kind) and one is not None else one
-    if isinstance(node, yaml.SequenceNode) and all(isinstance(item, yaml.ScalarNode) for item in node.value):
-        return [_scalar(item, text, key, origin) for item in node.value]
-    raise _bad_value(key, "a nested value", origin)
-
-
-def _scalar(node: yaml.ScalarNode, text: bool, key: str, origin: str) -> Any:
-    if text and (node.value == "" or not yaml12.is_null(node)):
-        return node.value
-    try:
-        return yaml12.scalar(node)
-    except (yaml.YAMLError, ValueError) as error:
-        raise _bad_value(key, node.value, origin) from error
 
 
 def _build(settings: Settings) -> Config:
@@ -190,24 +135,4 @@ def _build(settings: Settings) -> Config:
     except ValidationError as error:
         parts = [part for part in error.errors()[0]["loc"] if isinstance(part, str)]
         key = next(key for end in range(len(parts), 0, -1) if (key := ".".join(parts[:end])) in settings)
-        raise _bad_value(key, settings[key].value, settings[key].origin) from error
-
-
-def _bad_value(key: str, value: Any, origin: str) -> UserError:
-    field = SETTINGS[key]
-    meaning = f" ({field.description})" if field.description else ""
-    return UserError(
-        f"{key} = {_show(value)} is not allowed ({origin})",
-        f"{key}{meaning} must be {allowed(field)}",
-        f"give an allowed value; the default is {_show(field.get_default(call_default_factory=True))}",
-    )
-
-
-def _show(value: Any) -> str:
-    return json.dumps(value, ensure_ascii=False) if not isinstance(value, float) else repr(value)
-
-
-def _in_short(error: Exception) -> str:
-    """A reading error on one line: PyYAML's own text shows the passage with a caret below."""
-    mark = getattr(error, "problem_mark", None)
-    return f"{getattr(error, 'problem', error)} at line {mark.line + 1}, column {mark.column + 1}" if mark else " ".join(str(error).split())
+        raise bad_value(key, settings[key].value, settings[key].origin) from error

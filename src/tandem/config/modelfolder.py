@@ -26,10 +26,15 @@ def check_model(path: str, parallel: ParallelConfig) -> None:
         raise UserError(f"no model at {path}", "model.path does not exist and does not look like a hub name (org/name)", _ASK)
     if not folder.is_dir():
         raise UserError(f"model.path = {path} is a file", "a model is a folder with config.json, weights and tokenizer", _ASK)
-    config = _config(folder)
-    check_layout(config["text_config"], parallel, config["vision_config"])
+    check_config(folder, parallel)
     _check_processor(folder)
     read_headers(folder)
+
+
+def check_config(folder: Path, parallel: ParallelConfig) -> None:
+    """Raises UserError unless config.json of `folder` is Qwen3.5's and this layout can cut it."""
+    config = _config(folder)
+    check_layout(config["text_config"], parallel, config["vision_config"])
 
 
 def _config(folder: Path) -> dict[str, Any]:

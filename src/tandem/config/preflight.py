@@ -40,15 +40,15 @@ def preflight(config: Config, task: Task, check_files: Callable[[list[str], bool
     check_shared_memory(shared_memory_needed(config))
     lists = (config.data.train_files, config.data.val_files, config.warm_start.val_files)
     supervised = task != "eval" and config.warm_start.max_steps > 0
-    held_out = config.warm_start.val_files or ([] if config.prepare else config.data.val_files)  # a recipe makes its own
+    held_out = config.warm_start.val_files or ([] if config.prepare == "demo" else config.data.val_files)  # the demo makes its own
     learned = [config.data.train_files, held_out] if supervised else []
     for files in dict.fromkeys(tuple(files) for files in lists if files):
         check_files(list(files), list(files) in learned)
 
 
 def check_cache(config: Config) -> None:
-    """What a recipe makes for itself is kept in the cache, which must be writable."""
-    if not config.prepare:
+    """What the demo makes for itself is kept in the cache, which must be writable."""
+    if config.prepare != "demo":
         return
     folder = cache_dir()
     try:
@@ -64,7 +64,7 @@ def check_sources(config: Config, task: Task) -> None:
         raise UserError(
             "warm_start.max_steps = 0", "`sft` takes that many steps, so nothing would be learned", "set warm_start.max_steps=100"
         )
-    if config.prepare:
+    if config.prepare == "demo":
         return
     needed = "data.val_files" if task == "eval" else "data.train_files"
     given = config.data.val_files if task == "eval" else config.data.train_files

@@ -19,6 +19,8 @@ class ModelConfig(Section):
         "auto", description="auto: the device's own fused modules where installed; portable: plain PyTorch; fused: insist on them"
     )
     freeze_vision: bool = Field(False, description="keep the vision tower's weights as they are")
+    router_aux_loss_coef: float = Field(0.0, ge=0, description="load-balancing loss of the routers; in RL it costs accuracy; 0: off")
+    router_z_loss_coef: float = Field(0.0, ge=0, description="loss on large router logits; in RL it costs accuracy; 0: off")
 
 
 class DataConfig(Section):
@@ -50,6 +52,8 @@ class ParallelConfig(Section):
 class TrainerConfig(Section):
     total_steps: int = Field(0, ge=0, description="stop after this many steps; 0: by epochs")
     total_epochs: int = Field(1, ge=1, description="passes over the training rows, when total_steps is 0")
+    project_name: str = Field("", description="with experiment_name the default run_dir: runs/<project>/<experiment>-<time>")
+    experiment_name: str = Field("", description="in place of the recipe's name in the default run_dir")
     save_freq: int = Field(0, ge=0, description="checkpoint every this many steps; 0: only at the end")
     test_freq: int = Field(0, ge=0, description="validate every this many steps; 0: only before and after")
     val_before_train: bool = Field(True, description="validate before the first step")
@@ -80,7 +84,7 @@ class BatchConfig(Section):
 
 class RolloutConfig(Section):
     tp: int = Field(1, ge=1, description="tensor parallel size of one generator")
-    replicas: int = Field(1, ge=1, description="generators")
+    replicas: int = Field(1, ge=0, description="generators; 0: as many as share all of the trainer's devices")
     n: int = Field(8, ge=1, description="samples a prompt")
     temperature: float = Field(1.0, gt=0, description="sampling temperature; applied again in the trainer's log-probs")
     top_p: float = Field(1.0, gt=0, le=1, description="nucleus; below 1 log-probs of trainer and generator are not comparable")
@@ -200,7 +204,9 @@ class ClusterConfig(Section):
 
 class Config(Section):
     recipe: str = Field("", description="the name this configuration came from")
-    prepare: Literal["", "demo"] = Field("", description="assets made before the run: `demo` draws the data and a tiny model")
+    prepare: Literal["", "demo", "geo3k"] = Field(
+        "", description="what is made before the run: `demo` draws data and a tiny model, `geo3k` fetches Geo3K where its files are absent"
+    )
     run_dir: str = Field("", description="folder of the run; empty: runs/<recipe>-<time>")
     device: Literal["auto", "npu", "gpu", "cpu"] = "auto"
     resume: str = Field("never", description="auto, never or the path of a checkpoint")

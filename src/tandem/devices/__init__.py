@@ -36,6 +36,11 @@ def detect(requested: str = "auto") -> tuple[ModuleType, str]:
                 f"device {requested} is not usable here", missing, "install its stack, or choose another with DEVICE=npu|gpu|cpu"
             )
         return DEVICES[requested], reason
+    return find()
+
+
+def find() -> tuple[ModuleType, str]:
+    """The best device of this machine and the reason, whatever was asked for. Imports torch only where there is an accelerator."""
     if importlib.util.find_spec("torch_npu") is not None and not npu.missing():
         return npu, "torch_npu is installed and sees a device"
     if not cuda.missing():

@@ -1,5 +1,7 @@
 """NVIDIA GPU: NCCL between ranks, Megatron-Core as it is."""
 
+import ctypes
+
 NAME = "gpu"
 COLLECTIVE_BACKEND = "nccl"
 RAY_RESOURCE = "GPU"
@@ -10,6 +12,10 @@ FUSED_LAYERS, FUSED_DELTA_RULE = "transformer_engine", "fla"
 
 def missing() -> str:
     """Why this device cannot be used here; empty when it can."""
+    try:
+        ctypes.CDLL("libcuda.so.1")  # the driver's: a tenth of a second to know what import torch needs seconds for
+    except OSError:
+        return "the NVIDIA driver (libcuda.so.1) is not installed"
     import torch
 
     return "" if torch.cuda.is_available() else "torch.cuda.is_available() is False"

@@ -27,8 +27,13 @@ def environment(num_threads: int) -> dict[str, str]:
     return {
         "OMP_NUM_THREADS": str(num_threads),
         "CPU_AFFINITY_CONF": "1",
+        "PYTORCH_NPU_ALLOC_CONF": "garbage_collection_threshold:0.8",
         "HCCL_CONNECT_TIMEOUT": "5400",
         "HCCL_BUFFSIZE": "300",
+        "TASK_QUEUE_ENABLE": "1",
+        "COMBINED_ENABLE": "1",
+        "VLLM_ASCEND_ENABLE_NZ": "0",
+        "RAY_DEDUP_LOGS": "0",
         "RAY_EXPERIMENTAL_NOSET_ASCEND_RT_VISIBLE_DEVICES": "1",
         "TOKENIZERS_PARALLELISM": "false",
     }

@@ -31,9 +31,10 @@ def transformer_config(hf_config, config: Config, parts: Parts) -> TransformerCo
             moe_shared_expert_intermediate_size=hf.shared_expert_intermediate_size,
             moe_shared_expert_gate=True,
             moe_grouped_gemm=parts.fused_layers,
-            moe_router_load_balancing_type="none",
+            moe_router_load_balancing_type="aux_loss" if config.model.router_aux_loss_coef else "none",
             moe_router_dtype="fp32",
-            moe_aux_loss_coeff=0.0,
+            moe_aux_loss_coeff=config.model.router_aux_loss_coef,
+            moe_z_loss_coeff=config.model.router_z_loss_coef or None,
         )
     if config.trainer.recompute == "full":
         optional.update(recompute_granularity="full", recompute_method="uniform", recompute_num_layers=1)

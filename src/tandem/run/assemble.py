@@ -4,7 +4,7 @@ from pathlib import Path
 
 from tandem.config.folders import cache_dir
 from tandem.config.schema import Config
-from tandem.errors import UserError
+from tandem.data import hub
 from tandem.rewards.pool import RewardPool
 from tandem.run import cluster
 from tandem.run.generators import GeneratorGroup
@@ -55,22 +55,9 @@ def with_assets(config: Config, track: Tracker) -> Config:
             ),
             "warm_start": config.warm_start.model_copy(update={"val_files": config.warm_start.val_files or made.val_files}),
         }
-        return config.model_copy(update=updates)
-    if not Path(config.model.path).is_dir():
+        config = config.model_copy(update=updates)
+    if not Path(config.model.path).expanduser().is_dir():
         with track.phase(f"fetching {config.model.path}"):
-            return config.model_copy(update={"model": config.model.model_copy(update={"path": fetch_model(config.model.path)})})
+            path = str(hub.fetch(config.model.path, "model", hub.MODEL_FILES))
+            return config.model_copy(update={"model": config.model.model_copy(update={"path": path})})
     return config
-
-
-def fetch_model(name: str) -> str:
-    """The local folder of a hub model, downloaded if it is not there yet. Raises UserError when it cannot be had."""
-    from huggingface_hub import snapshot_download
-
-    try:
-        return snapshot_download(name, allow_patterns=["*.json", "*.safetensors", "*.jinja", "*.txt"])
-    except (OSError, ValueError) as error:  # the hub's own errors are OSErrors; a malformed name is a ValueError
-        raise UserError(
-            f"model {name} cannot be fetched",
-            str(error).strip().splitlines()[0],
-            "check the name and `hf auth login`, or download it elsewhere and set model.path to its folder",
-        ) from error

@@ -11,6 +11,7 @@ import psutil
 
 from tandem import devices
 from tandem.algorithms import advantages, losses
+from tandem.config.notes import notes
 from tandem.config.schema import Config
 from tandem.devices.parts import choose_parts
 from tandem.errors import RunError
@@ -45,6 +46,8 @@ def launch(config: Config, task: str, console: Console) -> dict[str, Any]:
                 write_plan(run_dir, plan)
             else:
                 console.emit(Note(f"not planned: the sizes of {config.model.path} are known when it has been fetched"))
+        for note in notes(config):
+            console.emit(Note(note))
         try:
             result = _run(config, task, run_dir, device, console, stop)
         finally:
