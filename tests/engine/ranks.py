@@ -39,11 +39,20 @@ def export_tensors(model_path: str, parallel: ParallelConfig, **sections) -> dic
 
 def gradients(model_path: str, parallel: ParallelConfig, sequences: list[Sequence], **sections) -> dict[str, np.ndarray]:
     """Gradients of the supervised loss, by Hugging Face name, of the parameters that this rank publishes."""
+    import torch
+
+    from tandem.engine import offload
+
     engine = make_engine(model_path, parallel, **sections)
     engine.start_optimizer(lr=0.0, weight_decay=0.0)
     step, engine.optimizer.step = engine.optimizer.step, lambda: (True, 0.0, 0)
     engine.update(sequences, supervised=True, lr=0.0)
     engine.optimizer.step = step
+    for buffer in offload.buffers(engine.wrapped):
+        for bucket in buffer.buckets:
+            shards = bucket.grad_data.chunk(buffer.data_parallel_world_size)  # a rank's own is reduced, the others are left as they were
+            own = shards[torch.distributed.get_rank(buffer.data_parallel_group)].clone()
+            torch.distributed.all_gather(list(shards), own, group=buffer.data_parallel_group)
     for chunk in engine.chunks:
         for parameter in chunk.parameters():
             parameter.data = parameter.main_grad.clone()
