@@ -169,3 +169,26 @@ def train_with_offload(model_path: str, parallel: ParallelConfig, sequences: lis
     engine.offload(parameters=True)
     published = {name: float(tensor.float().sum()) for name, tensor in engine.tensors()}
     return {"metrics": [*metrics, published], "scores": engine.scores(sequences, temperature=1.0), "bytes_out": bytes_out}
+
+
+def step_on_infinite_gradients(model_path: str, parallel: ParallelConfig, sequences: list[Sequence], **sections) -> dict:
+    """An update, one with infinite gradients on one data-parallel rank, and another; weights and optimizer state around the second."""
+    import torch
+
+    from tandem.engine import offload
+
+    def bytes_now() -> list[bytes]:
+        tensors = [*offload.parameter_tensors(engine.wrapped), *offload.optimizer_tensors(engine.optimizer)]
+        return [tensor.detach().reshape(-1).view(torch.uint8).numpy().tobytes() for tensor in tensors]
+
+    engine = make_engine(model_path, parallel, **sections)
+    engine.start_optimizer(lr=1e-3, weight_decay=0.01)
+    engine.update(sequences, supervised=True, lr=1e-3)
+    before = bytes_now()
+    weights = sequences[0].fields["weights"]
+    sequences[0].fields["weights"] = weights * np.inf
+    refused = engine.update(sequences, supervised=True, lr=1e-3)
+    after = bytes_now()
+    sequences[0].fields["weights"] = weights
+    taken = engine.update(sequences, supervised=True, lr=1e-3)
+    return {"refused": refused, "unchanged": before == after, "taken": taken, "changed": bytes_now() != after}

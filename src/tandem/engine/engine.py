@@ -127,8 +127,8 @@ class Engine:
         """One optimizer step on the whole mini-batch `sequences`, whose fields hold weights and what the loss reads.
 
         Returns:
-            On reporting ranks this rank's share of each metric (add the ranks' shares up); `grad_norm` (before clipping), `update_ok` and
-            `padding_share` on every rank.
+            On reporting ranks this rank's share of each metric (add the ranks' shares up); on every rank `grad_norm` (before clipping) and
+            `update_ok`: 0.0, with a norm of NaN, when gradients were not finite and no weight was changed.
         """
         self._here(parameters=True, training=True)
         num_tokens = sum(len(s.response_ids) for s in sequences)
@@ -150,13 +150,13 @@ class Engine:
             entropy_grad=not supervised and algorithm.entropy_coef > 0,
         )
         optimizer.set_lr(self.optimizer, lr)
-        update_ok, grad_norm, _ = self.optimizer.step()
+        update_ok, grad_norm = optimizer.step(self.optimizer, self.device.current())
         sums: dict[str, float] = {}
         if groups.is_reporter():
             for report in reports:
                 for name, value in report.items():
                     sums[name] = sums.get(name, 0.0) + value
-        return {**sums, "grad_norm": float(grad_norm), "update_ok": float(update_ok)}
+        return {**sums, "grad_norm": grad_norm, "update_ok": float(update_ok)}
 
     def tensors(self) -> Iterator[tuple[str, Tensor]]:
         """Hugging Face tensors this rank publishes; see `weights.tensors`."""

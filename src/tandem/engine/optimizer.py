@@ -1,5 +1,7 @@
 """Megatron's distributed optimizer on our settings."""
 
+import math
+
 import torch
 from megatron.core.distributed import DistributedDataParallel, DistributedDataParallelConfig
 from megatron.core.optimizer import OptimizerConfig as MegatronOptimizerConfig
@@ -67,3 +69,18 @@ def set_lr(optimizer, lr: float) -> None:
     """For every parameter group."""
     for group in optimizer.param_groups:
         group["lr"] = lr
+
+
+def step(optimizer, device: str) -> tuple[bool, float]:
+    """One step, and the gradient norm before clipping. A norm that is not finite on some rank leaves weights and state on all as they are.
+
+    Returns:
+        Whether the step was taken, and the norm: NaN when it was not.
+    """
+    optimizer.prepare_grads()
+    finite = torch.tensor(float(math.isfinite(optimizer.get_grad_norm())), device=device)
+    torch.distributed.all_reduce(finite, op=torch.distributed.ReduceOp.MIN)
+    if not finite:
+        return False, math.nan
+    taken, norm, _ = optimizer.step()
+    return bool(taken), float(norm)
