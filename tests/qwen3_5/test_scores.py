@@ -38,7 +38,9 @@ def results() -> list[list]:
         for case in CASES
     ]
     sizes = [("tests.qwen3_5.scores_ranks:largest_tensor", ParallelConfig(), 1, {"chunk": chunk}) for chunk in CHUNKS]
-    return fork_each([*cases, *sizes, ("tests.qwen3_5.scores_ranks:weight_gradient_errors", ParallelConfig(), 1, {"chunks": [2048, 64, 1]})])
+    return fork_each(
+        [*cases, *sizes, ("tests.qwen3_5.scores_ranks:weight_gradient_errors", ParallelConfig(), 1, {"chunks": [2048, 64, 1]})]
+    )
 
 
 @pytest.mark.parametrize("tp", [1, 2])

@@ -6,18 +6,26 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from tandem.config.checks import check
+from tandem.config.layout import check_layout
 from tandem.config.load import load
+from tandem.config.modelfolder import check_model
 from tandem.config.preflight import Task, preflight
 from tandem.config.schema import Config
+from tandem.qwen3_5.tiny import layout_sizes
 
 
 def prepare(
     recipe: str, overrides: Sequence[str] = (), task: Task = "train", dry_run: bool = False, env: Mapping[str, str] = os.environ
 ) -> Config:
-    """Load, cross-check and, unless `dry_run`, name the run's folder and look at this machine. Raises UserError."""
+    """Load, cross-check, also with the model, and, unless `dry_run`, name the run's folder and look at this machine. Raises UserError."""
     config = load(recipe, overrides, env)
     check(config)
+    if config.prepare == "demo" and not config.model.path:
+        text, vision = layout_sizes("demo")
+        check_layout(text, config.parallel, vision)
     if dry_run:
+        if config.model.path:
+            check_model(config.model.path, config.parallel)
         return config
     from tandem.data.rows import check_files
 

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from tandem.config.layout import check_layout
+from tandem.config.modelvalues import check_values
 from tandem.config.schema import ParallelConfig
 from tandem.config.weightfiles import read_headers, read_json
 from tandem.errors import UserError
@@ -27,6 +28,7 @@ def check_model(path: str, parallel: ParallelConfig) -> None:
     if not folder.is_dir():
         raise UserError(f"model.path = {path} is a file", "a model is a folder with config.json, weights and tokenizer", _ASK)
     config = _config(folder)
+    check_values(config, str(folder / "config.json"))
     check_layout(config["text_config"], parallel, config["vision_config"])
     _check_processor(folder)
     read_headers(folder)

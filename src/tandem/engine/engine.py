@@ -8,7 +8,6 @@ from typing import Any
 import torch
 from megatron.core.distributed import finalize_model_grads
 from torch import Tensor
-from transformers import AutoConfig
 
 from tandem.config.schema import Config
 from tandem.data.types import Sequence
@@ -17,7 +16,7 @@ from tandem.engine import groups, objective, offload, optimizer, schedule
 from tandem.qwen3_5 import weights
 from tandem.qwen3_5.build import build_chunks
 from tandem.qwen3_5.checkpoint import HuggingFaceFolder
-from tandem.qwen3_5.config import DTYPES, transformer_config
+from tandem.qwen3_5.config import DTYPES, read_config, transformer_config
 from tandem.qwen3_5.model import Qwen3_5Model
 
 log = logging.getLogger(__name__)
@@ -31,7 +30,7 @@ class Engine:
 
     def __init__(self, config: Config, model_path: str, device, banned_token_ids: list[int]):
         self.config, self.device, self.banned = config, device, banned_token_ids
-        self.hf_config = AutoConfig.from_pretrained(model_path)
+        self.hf_config = read_config(model_path)
         source = HuggingFaceFolder(model_path, tied=self.hf_config.tie_word_embeddings)
         if torch.distributed.get_rank() == 0:
             source.check_names(weights.model_names(self.hf_config))
