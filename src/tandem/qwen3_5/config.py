@@ -19,7 +19,7 @@ DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 
 
 def read_config(model_path: str):
-    """transformers' config of a folder or hub name. Raises UserError when transformers refuses it."""
+    """transformers' config of a folder or hub name. Raises UserError when transformers refuses it or Tandem does not compute it."""
     try:
         hf_config = AutoConfig.from_pretrained(model_path)
         ACT2FN[hf_config.vision_config.hidden_act]
@@ -29,6 +29,7 @@ def read_config(model_path: str):
             str(error) or type(error).__name__,
             "use the config.json that belongs to these weights",
         ) from error
+    check_values(hf_config.to_dict(), f"the config of {model_path}")
     return hf_config
 
 
