@@ -59,26 +59,26 @@ def gradients(model_path: str, parallel: ParallelConfig, sequences: list[Sequenc
     return {name: tensor.float().numpy().copy() for name, tensor in engine.tensors()}
 
 
-def train_and_save(model_path: str, parallel: ParallelConfig, sequences: list[Sequence], folder: str) -> dict:
+def train_and_save(model_path: str, parallel: ParallelConfig, sequences: list[Sequence], folder: str, **sections) -> dict:
     """One step, a checkpoint, another step: the second step's metrics."""
     from pathlib import Path
 
     from tandem.engine import checkpoint
 
-    engine = make_engine(model_path, parallel)
+    engine = make_engine(model_path, parallel, **sections)
     engine.start_optimizer(lr=1e-3, weight_decay=0.01)
     engine.update(sequences, supervised=True, lr=1e-3)
     checkpoint.save(engine, Path(folder))
     return engine.update(sequences, supervised=True, lr=1e-3)
 
 
-def load_and_train(model_path: str, parallel: ParallelConfig, sequences: list[Sequence], folder: str) -> dict:
+def load_and_train(model_path: str, parallel: ParallelConfig, sequences: list[Sequence], folder: str, **sections) -> dict:
     """The checkpoint into a fresh engine, then a step: its metrics."""
     from pathlib import Path
 
     from tandem.engine import checkpoint
 
-    engine = make_engine(model_path, parallel)
+    engine = make_engine(model_path, parallel, **sections)
     engine.start_optimizer(lr=1e-3, weight_decay=0.01)
     checkpoint.load(engine, Path(folder))
     return engine.update(sequences, supervised=True, lr=1e-3)

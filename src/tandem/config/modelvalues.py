@@ -14,6 +14,12 @@ VISION_SIZES = (
     *("depth", "hidden_size", "intermediate_size", "num_heads", "out_hidden_size"),
     *("num_position_embeddings", "spatial_merge_size"),
 )
+COMPUTED: dict[str, tuple[object, ...]] = {
+    "hidden_act": ("silu",),
+    "output_gate_type": ("silu", "swish"),
+    "attn_output_gate": (True,),
+    "norm_topk_prob": (True,),
+}
 _OWN_CONFIG = "use the config.json that belongs to these weights"
 
 
@@ -75,9 +81,10 @@ def _check_layer_types(text: dict[str, Any], where: str) -> None:
 
 
 def _check_computed(text: dict[str, Any], where: str) -> None:
-    """Variants that transformers knows and Tandem would compute as if they were not asked for."""
-    if text.get("hidden_act", "silu") != "silu":
-        _refuse(where, "text_config.hidden_act", text["hidden_act"], "Tandem computes Qwen3.5's own activation, silu, only")
+    """Variants that transformers or vLLM know and the trainer would compute as if they were not asked for."""
+    for name, computed in COMPUTED.items():
+        if text.get(name, computed[0]) not in computed:
+            _refuse(where, f"text_config.{name}", text[name], f"Tandem computes Qwen3.5 as it was published, with {computed[0]!r}, only")
     for name in ("rope_parameters", "rope_scaling"):  # the second is the older name
         rope = text.get(name)
         if rope is None:

@@ -34,8 +34,21 @@ def build(config: OptimizerConfig, chunks: list[DistributedDataParallel], dtype:
         ),
         chunks,
     )
+    _correct_order(optimizer)
     _fill_state(optimizer)
     return optimizer
+
+
+def _correct_order(optimizer) -> None:
+    """Say where each parameter stands in the inner optimizer: the fp32 ones of a group come first there (0.16.1 counts them in their own order).
+
+    Without this a checkpoint of bf16 training with some parameters in fp32 would hold the state of one parameter as that of another.
+    """
+    for part in getattr(optimizer, "chained_optimizers", [optimizer]):
+        if part.optimizer is None:  # this rank has none of these parameters
+            continue
+        for group, (fp32, bf16) in enumerate(zip(part.model_fp32_groups, part.model_float16_groups)):
+            part.model_param_group_index_map.update({parameter: (group, order) for order, parameter in enumerate([*fp32, *bf16])})
 
 
 def _fill_state(optimizer) -> None:
