@@ -8,6 +8,7 @@ Each case runs forward and backward in a forked process of its own: the growth o
 """
 
 import argparse
+import ctypes
 import json
 import multiprocessing
 import os
@@ -28,11 +29,13 @@ VOCAB_SIZE, HIDDEN_SIZE = 248_320, 32  # few channels: what is measured are the 
 CHUNKS = (16, 64, 0)  # 0: the default
 NUM_TOKENS = (512, 2048)
 REST_BYTES = 32 << 20
+M_MMAP_THRESHOLD = -3  # glibc's malloc.h
 
 
 def peak_of_case(num_tokens: int, chunk: int) -> int:
     """Bytes. Run in a process of its own."""
     torch.set_num_threads(1)
+    ctypes.CDLL(None).mallopt(M_MMAP_THRESHOLD, 1 << 20)  # else what glibc keeps of freed tensors, tens of MB, differs from run to run
     with tempfile.TemporaryDirectory() as folder:
         torch.distributed.init_process_group("gloo", init_method=f"file://{folder}/rendezvous", rank=0, world_size=1)
         hidden = torch.randn(num_tokens, HIDDEN_SIZE, requires_grad=True)

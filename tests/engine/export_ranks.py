@@ -12,9 +12,9 @@ from tandem.run.export import export
 from tests.engine.ranks import make_engine
 
 
-def load_and_export(model_path: str, parallel: ParallelConfig, target: str) -> None:
+def load_and_export(model_path: str, parallel: ParallelConfig, target: str, **sections) -> None:
     """Rank 0 is the controller too: what a run does with actors is done with collectives."""
-    engine = make_engine(model_path, parallel)
+    engine = make_engine(model_path, parallel, **sections)
 
     def share(*paths: str | None) -> list[Piece]:
         told, shares = list(paths), [[] for _ in range(torch.distributed.get_world_size())]

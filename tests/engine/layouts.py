@@ -16,6 +16,8 @@ LAYOUTS: dict[str, tuple[int, dict[str, int]]] = {
     "tp2_etp1": (2, {"tp": 2}),
     "tp2_etp2": (2, {"tp": 2, "etp": 2}),
     "tp2_ep2": (2, {"tp": 2, "ep": 2}),
+    "tp2_ep2_etp2": (4, {"tp": 2, "ep": 2, "etp": 2}),
+    "ep2_etp2_over_dp": (4, {"ep": 2, "etp": 2}),  # an expert is cut among ranks that have different sequences
     "tp2_vision_cut": (2, {"tp": 2, "vision_tp": True}),
     "ep4": (4, {"ep": 4}),
     "pp2": (2, {"pp": 2}),

@@ -39,37 +39,46 @@ def export_tensors(model_path: str, parallel: ParallelConfig, **sections) -> dic
 
 def gradients(model_path: str, parallel: ParallelConfig, sequences: list[Sequence], **sections) -> dict[str, np.ndarray]:
     """Gradients of the supervised loss, by Hugging Face name, of the parameters that this rank publishes."""
+    import torch
+
+    from tandem.engine import offload
+
     engine = make_engine(model_path, parallel, **sections)
     engine.start_optimizer(lr=0.0, weight_decay=0.0)
     step, engine.optimizer.step = engine.optimizer.step, lambda: (True, 0.0, 0)
     engine.update(sequences, supervised=True, lr=0.0)
     engine.optimizer.step = step
+    for buffer in offload.buffers(engine.wrapped):
+        for bucket in buffer.buckets:
+            shards = bucket.grad_data.chunk(buffer.data_parallel_world_size)  # a rank's own is reduced, the others are left as they were
+            own = shards[torch.distributed.get_rank(buffer.data_parallel_group)].clone()
+            torch.distributed.all_gather(list(shards), own, group=buffer.data_parallel_group)
     for chunk in engine.chunks:
         for parameter in chunk.parameters():
             parameter.data = parameter.main_grad.clone()
     return {name: tensor.float().numpy().copy() for name, tensor in engine.tensors()}
 
 
-def train_and_save(model_path: str, parallel: ParallelConfig, sequences: list[Sequence], folder: str) -> dict:
+def train_and_save(model_path: str, parallel: ParallelConfig, sequences: list[Sequence], folder: str, **sections) -> dict:
     """One step, a checkpoint, another step: the second step's metrics."""
     from pathlib import Path
 
     from tandem.engine import checkpoint
 
-    engine = make_engine(model_path, parallel)
+    engine = make_engine(model_path, parallel, **sections)
     engine.start_optimizer(lr=1e-3, weight_decay=0.01)
     engine.update(sequences, supervised=True, lr=1e-3)
     checkpoint.save(engine, Path(folder))
     return engine.update(sequences, supervised=True, lr=1e-3)
 
 
-def load_and_train(model_path: str, parallel: ParallelConfig, sequences: list[Sequence], folder: str) -> dict:
+def load_and_train(model_path: str, parallel: ParallelConfig, sequences: list[Sequence], folder: str, **sections) -> dict:
     """The checkpoint into a fresh engine, then a step: its metrics."""
     from pathlib import Path
 
     from tandem.engine import checkpoint
 
-    engine = make_engine(model_path, parallel)
+    engine = make_engine(model_path, parallel, **sections)
     engine.start_optimizer(lr=1e-3, weight_decay=0.01)
     checkpoint.load(engine, Path(folder))
     return engine.update(sequences, supervised=True, lr=1e-3)
@@ -161,3 +170,26 @@ def train_with_offload(model_path: str, parallel: ParallelConfig, sequences: lis
     engine.offload(parameters=True)
     published = {name: float(tensor.float().sum()) for name, tensor in engine.tensors()}
     return {"metrics": [*metrics, published], "scores": engine.scores(sequences, temperature=1.0), "bytes_out": bytes_out}
+
+
+def step_on_infinite_gradients(model_path: str, parallel: ParallelConfig, sequences: list[Sequence], **sections) -> dict:
+    """An update, one with infinite gradients on one data-parallel rank, and another; weights and optimizer state around the second."""
+    import torch
+
+    from tandem.engine import offload
+
+    def bytes_now() -> list[bytes]:
+        tensors = [*offload.parameter_tensors(engine.wrapped), *offload.optimizer_tensors(engine.optimizer)]
+        return [tensor.detach().reshape(-1).view(torch.uint8).numpy().tobytes() for tensor in tensors]
+
+    engine = make_engine(model_path, parallel, **sections)
+    engine.start_optimizer(lr=1e-3, weight_decay=0.01)
+    engine.update(sequences, supervised=True, lr=1e-3)
+    before = bytes_now()
+    weights = sequences[0].fields["weights"]
+    sequences[0].fields["weights"] = weights * np.inf
+    refused = engine.update(sequences, supervised=True, lr=1e-3)
+    after = bytes_now()
+    sequences[0].fields["weights"] = weights
+    taken = engine.update(sequences, supervised=True, lr=1e-3)
+    return {"refused": refused, "unchanged": before == after, "taken": taken, "changed": bytes_now() != after}

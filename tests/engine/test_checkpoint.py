@@ -7,16 +7,19 @@ from tandem.engine.fork_ranks import fork_ranks
 
 SAVED_AND_LOADED = {
     "dp2": ({}, {}),
+    "dp2_bf16_with_parameters_in_fp32": ({}, {}),
     "tp2_then_pp2": ({"tp": 2}, {"pp": 2}),
     "vision_cut_then_whole_ranks": ({"tp": 2, "vision_tp": True}, {"pp": 2, "vision_tp": True}),
 }
 
 
-@pytest.mark.parametrize(("saved", "loaded"), SAVED_AND_LOADED.values(), ids=SAVED_AND_LOADED.keys())
-def test_the_step_after_loading_is_the_one_that_would_have_come(saved, loaded, tiny_model, sequences, tmp_path):
+@pytest.mark.parametrize("case", SAVED_AND_LOADED)
+def test_the_step_after_loading_is_the_one_that_would_have_come(case, tiny_model, sequences, tmp_path):
+    saved, loaded = SAVED_AND_LOADED[case]
     folder = tmp_path / "checkpoint"
     folder.mkdir()
     call = {"model_path": str(tiny_model), "sequences": sequences, "folder": str(folder)}
+    call["model"] = {"dtype": "bfloat16" if "bf16" in case else "float32"}
     without = fork_ranks("tests.engine.ranks:train_and_save", ParallelConfig(**saved), 2, **call)
     after = fork_ranks("tests.engine.ranks:load_and_train", ParallelConfig(**loaded), 2, **call)
     losses = [sum(share.get("loss/policy", 0.0) for share in shares) for shares in (without, after)]

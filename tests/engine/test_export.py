@@ -142,6 +142,16 @@ def test_trained_values_arrive_in_the_sources_dtypes_and_the_rest_is_untouched(s
             assert after[name].dtype == tensor.dtype and torch.equal(after[name], expected), name
 
 
+def test_weights_that_bf16_training_did_not_move_are_exported_exactly_and_the_others_as_trained(tiny_model, tmp_path):
+    before = load_file(tiny_model / "model.safetensors")
+    for scale in (1, 2):
+        export(Trainers(Publisher(tiny_model, change=lambda x, scale=scale: x.bfloat16() * scale)), tiny_model, tmp_path / "export")
+        after = load_file(tmp_path / "export" / "model.safetensors")
+        for name, tensor in before.items():
+            right = tensor if scale == 1 or not tensor.any() else (tensor.bfloat16() * scale).float()
+            assert torch.equal(after[name], right), name
+
+
 def test_a_folder_of_links_as_the_hubs_cache_has_it_becomes_one_of_files(source, tmp_path):
     links = tmp_path / "links"
     links.mkdir()

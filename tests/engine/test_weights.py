@@ -15,10 +15,13 @@ pytestmark = pytest.mark.parallel
 
 LAYER = "model.language_model.layers."
 EMBEDDING = "model.language_model.embed_tokens.weight"
-FORMS = {  # model, layout
-    "single_file": ("tiny", "tp2_pp2_ep2"),
-    "all_fused_in_a_single_file": ("fused", "tp2_etp2"),
-    "tied_with_an_output_weight_all_the_same": ("tied", "tp2_pp2"),
+BF16 = {"model": {"dtype": "bfloat16"}}
+FORMS = {  # model, layout, settings
+    "single_file": ("tiny", "tp2_pp2_ep2", {}),
+    "all_fused_in_a_single_file": ("fused", "tp2_etp2", {}),
+    "tied_with_an_output_weight_all_the_same": ("tied", "tp2_pp2", {}),
+    "published_dtypes_trained_in_bf16": ("published", "tp2_pp2_ep2", BF16),
+    "fp32_trained_in_bf16": ("tiny", "tp2_etp2", BF16),
 }
 BROKEN = {  # tensors to add (None: to leave out), what the refusal names
     "a layer too many": ({LAYER + "4.input_layernorm.weight": torch.ones(64)}, "1 unknown: " + LAYER + "4.input_layernorm.weight"),
@@ -45,7 +48,12 @@ def folders(tiny_model, tmp_path_factory) -> dict[str, Path]:
     outside = tensors_outside_the_model()
     dense = write_tiny_model(root / "dense", "test-dense", tie_word_embeddings=True)
     output = load_file(dense / "model.safetensors")[EMBEDDING].clone()
+    published = {  # dtypes as in the published folders
+        name: tensor if name.endswith(("A_log", "linear_attn.norm.weight")) else tensor.bfloat16()
+        for name, tensor in load_file(tiny_model / "model.safetensors").items()
+    }
     made = {
+        "published": rewrite_weights(tiny_model, root / "published", num_files=2, extra=published),
         "tiny": tiny_model,
         "everything": rewrite_weights(tiny_model, root / "everything", num_files=3, fused=(1, 3), bfloat16=(0, 3), extra=outside),
         "fused": rewrite_weights(tiny_model, root / "fused", fused=(0, 1, 2, 3)),
@@ -60,17 +68,17 @@ def folders(tiny_model, tmp_path_factory) -> dict[str, Path]:
 def outcome(folders, tmp_path_factory):
     """Exports by layout and form, and what is said of the broken folders: all in one start of Python."""
     root = tmp_path_factory.mktemp("exports")
-    cases = {name: ("everything", name) for name in LAYOUTS} | FORMS
+    cases = {name: ("everything", name, {}) for name in LAYOUTS} | FORMS
     layouts = LAYOUTS | {"tp2_pp2": (4, {"tp": 2, "pp": 2})}
     calls = []
-    for name, (model, layout) in cases.items():
+    for name, (model, layout, settings) in cases.items():
         world_size, sizes = layouts[layout]
-        call = {"model_path": str(folders[model]), "target": str(root / name)}
+        call = {"model_path": str(folders[model]), "target": str(root / name), **settings}
         calls.append(("tests.engine.export_ranks:load_and_export", ParallelConfig(**sizes), world_size, call))
     broken = [str(folder) for name, folder in folders.items() if name.startswith("broken")]
     calls.append(("tests.engine.export_ranks:refusals", ParallelConfig(), 1, {"folders": broken}))
     [said] = fork_each(calls)[-1]
-    return {name: (folders[model], root / name) for name, (model, _) in cases.items()} | dict(zip(BROKEN, said))
+    return {name: (folders[model], root / name) for name, (model, _, _) in cases.items()} | dict(zip(BROKEN, said))
 
 
 @pytest.mark.parametrize("case", [*LAYOUTS, *FORMS])

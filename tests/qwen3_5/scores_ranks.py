@@ -54,3 +54,21 @@ def largest_tensor(parallel: ParallelConfig, chunk: int) -> int:
         token_scores(hidden, weight, torch.arange(64), tp_group=group, entropy_grad=True, chunk=chunk).sum().backward()
     sizes.discard(weight.numel())
     return max(sizes)
+
+
+def weight_gradient_errors(parallel: ParallelConfig, chunks: list[int]) -> list[float]:
+    """Of the bf16 weight's gradient against the definition in float64, relative, all tokens pulling the same way; for each chunk size."""
+    from megatron.core import parallel_state
+
+    from tandem.qwen3_5.scores import token_scores
+
+    generator, errors = torch.Generator().manual_seed(0), []
+    hidden, weight = torch.rand(2048, 16, generator=generator).bfloat16(), torch.randn(64, 16, generator=generator).bfloat16()
+    target = torch.zeros(len(hidden), dtype=torch.long)
+    exact = weight.double().requires_grad_()
+    (hidden.double() @ exact.t()).log_softmax(-1)[:, 0].sum().backward()
+    for chunk in chunks:
+        ours = weight.clone().requires_grad_()
+        token_scores(hidden, ours, target, tp_group=parallel_state.get_tensor_model_parallel_group(), chunk=chunk)[0].sum().backward()
+        errors.append(float((ours.grad.double() - exact.grad).norm() / exact.grad.norm()))
+    return errors

@@ -1,5 +1,7 @@
 """The packed gated delta rule against the recurrence token by token in float64, and transformers; no sequence sees its neighbours."""
 
+import itertools
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -254,3 +256,22 @@ def test_a_segment_holds_more_chunks_of_small_heads_and_never_less_than_eight():
     assert gated_delta.segment_size("cpu", 4 * 2 * 32) == (32, 4, 16)
     assert gated_delta.segment_size("cpu", 64 * 2 * 128) == (32, 2, 8)
     assert gated_delta.segment_size("npu:0", 4 * 2 * 32) == (64, 64, 128)
+
+
+@pytest.mark.parametrize("order", list(itertools.permutations(range(4))), ids=str)
+def test_states_of_any_strides_give_the_same_final_states_and_gradients(order):
+    """Initial states, and the gradient of the final ones, laid out in memory in every order of their four dimensions."""
+    lengths = [40, 7, 33]
+    *inputs, state = (x.detach() for x in make_inputs(lengths))
+    d_final = torch.randn(state.shape, generator=torch.Generator().manual_seed(5))
+
+    def final_and_gradient(layout) -> tuple[torch.Tensor, torch.Tensor]:
+        leaf = layout(state).requires_grad_()
+        final = rule(lengths, *inputs, leaf)[1]
+        return final.detach(), torch.autograd.grad(final, leaf, layout(d_final))[0]
+
+    def permuted(x: torch.Tensor) -> torch.Tensor:
+        return x.permute(order).contiguous().permute([order.index(i) for i in range(4)])
+
+    for ours, right in zip(final_and_gradient(permuted), final_and_gradient(torch.clone)):
+        torch.testing.assert_close(ours, right, rtol=0, atol=1e-6)

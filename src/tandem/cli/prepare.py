@@ -8,19 +8,26 @@ from pathlib import Path
 
 from tandem import devices
 from tandem.config.checks import check
+from tandem.config.layout import check_layout
 from tandem.config.load import load
-from tandem.config.modelfolder import check_config
+from tandem.config.modelfolder import check_config, check_model
 from tandem.config.preflight import Task, preflight
 from tandem.config.schema import Config
+from tandem.qwen3_5.tiny import layout_sizes
 
 
 def prepare(
     recipe: str, overrides: Sequence[str] = (), task: Task = "train", dry_run: bool = False, env: Mapping[str, str] = os.environ
 ) -> Config:
-    """Load, cross-check and, unless `dry_run`, name the run's folder and look at this machine. Raises UserError."""
+    """Load, cross-check, also with the model, and, unless `dry_run`, name the run's folder and look at this machine. Raises UserError."""
     config = load(recipe, overrides, env, lambda: devices.find()[0].NAME)
     check(config)
+    if config.prepare == "demo" and not config.model.path:
+        text, vision = layout_sizes("demo")
+        check_layout(text, config.parallel, vision)
     if dry_run:
+        if config.model.path and Path(config.model.path).expanduser().exists():  # else it may lie on the machine that will run
+            check_model(config.model.path, config.parallel)
         return config
     if config.device != "auto":
         devices.detect(config.device)

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from tandem.config.layout import check_layout
+from tandem.config.modelvalues import check_values
 from tandem.config.schema import ParallelConfig
 from tandem.config.weightfiles import read_headers, read_json
 from tandem.errors import UserError
@@ -34,6 +35,7 @@ def check_model(path: str, parallel: ParallelConfig) -> None:
 def check_config(folder: Path, parallel: ParallelConfig) -> None:
     """Raises UserError unless config.json of `folder` is Qwen3.5's and this layout can cut it."""
     config = _config(folder)
+    check_values(config, str(folder / "config.json"))
     check_layout(config["text_config"], parallel, config["vision_config"])
 
 

@@ -12,6 +12,10 @@ from typing import Any
 
 from tandem.errors import UserError
 
+MODEL = ("model.", "lm_head.")  # name space of the model proper; multi-token-prediction tensors (`mtp.`) lie outside
+TRAINED_DTYPES = ("F32", "BF16", "F16")
+_BY_BYTES = {8: ("F64", "I64", "U64"), 4: ("F32", "I32", "U32"), 2: ("BF16", "F16", "I16", "U16"), 1: ("I8", "U8", "BOOL")}
+_ITEM_BYTES = {dtype: num_bytes for num_bytes, dtypes in _BY_BYTES.items() for dtype in dtypes}
 INDEX, SINGLE = "model.safetensors.index.json", "model.safetensors"
 
 
@@ -40,8 +44,27 @@ def read_headers(folder: Path) -> dict[str, Header]:
     """File name -> header, of all weight files of a folder.
 
     Raises:
-        UserError: there are none, one is missing or not whole, or the index does not say what the headers say.
+        UserError: there are none, one is missing or not whole, the index does not say what the headers say, or a tensor of the model has a
+            dtype that is not trained.
     """
+    headers = _read_headers(folder)
+    wrong = [
+        (tensor, stored.dtype, name)
+        for name, header in headers.items()
+        for tensor, stored in header.tensors.items()
+        if tensor.startswith(MODEL) and stored.dtype not in TRAINED_DTYPES
+    ]
+    if wrong:
+        tensor, dtype, name = wrong[0]
+        raise UserError(
+            f"{tensor} in {folder / name} is stored as {dtype}" + (f", and {len(wrong) - 1} more are" if len(wrong) > 1 else ""),
+            f"weights are trained from {', '.join(TRAINED_DTYPES)}; quantised ones are none",
+            "use the model's folder with its original weights",
+        )
+    return headers
+
+
+def _read_headers(folder: Path) -> dict[str, Header]:
     index = folder / INDEX
     if not index.is_file():
         if not (folder / SINGLE).is_file():
@@ -50,6 +73,9 @@ def read_headers(folder: Path) -> dict[str, Header]:
     weight_map = read_json(index).get("weight_map")
     if not isinstance(weight_map, dict) or not weight_map:
         raise UserError(f"{index} has no weight_map", "it says which file holds which tensor", "download the model again")
+    strays = [f"{tensor}: {file!r}" for tensor, file in weight_map.items() if not isinstance(file, str)]
+    if strays:
+        raise UserError(f"{index} names no file for {strays[0]}", "each tensor of weight_map has a file's name", "download the model again")
     names = sorted(set(weight_map.values()))
     missing = [name for name in names if name != Path(name).name or not (folder / name).is_file()]
     if missing:
@@ -90,18 +116,32 @@ def read_header(path: Path) -> Header:
             name: Stored(entry["dtype"], tuple(entry["shape"]), *(len(raw) + offset for offset in entry["data_offsets"]))
             for name, entry in sorted(entries, key=lambda item: item[1]["data_offsets"])
         }
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise broken from error
-    if max((tensor.end for tensor in stored.values()), default=len(raw)) != size:
+    at = len(raw)
+    for tensor in stored.values():
+        if tensor.begin != at or not _is_sound(tensor):
+            raise broken
+        at = tensor.end
+    if at != size:
         raise broken
     return Header(raw, stored, size)
+
+
+def _is_sound(tensor: Stored) -> bool:
+    """Does it have as many bytes as its shape and dtype say, where the dtype is a known one?"""
+    if not isinstance(tensor.dtype, str) or not all(type(length) is int and length >= 0 for length in tensor.shape):
+        return False
+    item_bytes = _ITEM_BYTES.get(tensor.dtype)
+    num_bytes = tensor.end - tensor.begin
+    return type(num_bytes) is int and num_bytes >= 0 and (item_bytes is None or num_bytes == item_bytes * prod(tensor.shape))
 
 
 def read_json(path: Path) -> dict[str, Any]:
     """Raises UserError unless the file holds a JSON object."""
     try:
         value = json.loads(path.read_text(encoding="utf-8"))
-    except (ValueError, OSError) as error:
+    except (ValueError, OSError, RecursionError) as error:
         raise UserError(f"cannot read {path}", f"it is not valid JSON: {error}", "download or write the file again") from error
     if not isinstance(value, dict):
         raise UserError(f"cannot use {path}", "it holds no JSON object", "download or write the file again")

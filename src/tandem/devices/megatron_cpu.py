@@ -7,6 +7,7 @@ CPU, and the places in Megatron-Core that compare type names or look for Transfo
 
 import contextlib
 import functools
+import inspect
 import logging
 import sys
 from typing import Any
@@ -144,6 +145,7 @@ def _patch_megatron() -> None:
     import megatron.core.jit as jit
 
     jit.disable_jit_fuser()  # it is torch.compile here: 24 s of start-up for nothing
+    import megatron.core.tensor_parallel.mappings as mappings
     import megatron.core.tensor_parallel.random as random
     import megatron.core.transformer.moe.moe_utils as moe_utils
     import megatron.core.transformer.moe.token_dispatcher as token_dispatcher
@@ -158,6 +160,38 @@ def _patch_megatron() -> None:
     token_dispatcher.maybe_move_tensor_to_cpu = lambda tensor, as_numpy=False, record_stream=False: (
         tensor.numpy() if as_numpy and torch.is_tensor(tensor) else tensor
     )
+    mappings._gather_along_first_dim = _uneven_or(mappings._gather_along_first_dim, _gather_uneven, "output_split_sizes")
+    mappings._reduce_scatter_along_first_dim = _uneven_or(
+        mappings._reduce_scatter_along_first_dim, _reduce_scatter_uneven, "input_split_sizes"
+    )
+
+
+def _uneven_or(even: Any, uneven: Any, name: str) -> Any:
+    """`even` of Megatron's, but `uneven` when the argument `name` gives sizes: gloo's gather and reduce-scatter want equal parts."""
+    signature = inspect.signature(even)
+
+    @functools.wraps(even)
+    def wrapper(*args: Any, **kwargs: Any) -> torch.Tensor:
+        given = signature.bind(*args, **kwargs).arguments
+        input_, group, sizes = given["input_"], given["group"], given.get(name)
+        return even(*args, **kwargs) if sizes is None or group.size() == 1 else uneven(input_.contiguous(), group, sizes)
+
+    return wrapper
+
+
+def _gather_uneven(input_: torch.Tensor, group: Any, sizes: list[int]) -> torch.Tensor:
+    """`sizes[i]` rows of every rank i, put together: an all-to-all in which each rank sends everybody the same."""
+    output = input_.new_empty(sum(sizes), *input_.shape[1:])
+    torch.distributed.all_to_all_single(output, torch.cat([input_] * len(sizes)), sizes, [len(input_)] * len(sizes), group=group)
+    return output
+
+
+def _reduce_scatter_uneven(input_: torch.Tensor, group: Any, sizes: list[int]) -> torch.Tensor:
+    """The sum over ranks of the `sizes[rank]` rows that are this rank's."""
+    own = sizes[group.rank()]
+    output = input_.new_empty(len(sizes), own, *input_.shape[1:])
+    torch.distributed.all_to_all_single(output.flatten(0, 1), input_, [own] * len(sizes), sizes, group=group)
+    return output.sum(0)
 
 
 def install() -> None:

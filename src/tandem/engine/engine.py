@@ -8,7 +8,6 @@ from typing import Any
 import torch
 from megatron.core.distributed import finalize_model_grads
 from torch import Tensor
-from transformers import AutoConfig
 
 from tandem.config.schema import Config
 from tandem.data.types import Sequence
@@ -17,7 +16,7 @@ from tandem.engine import groups, objective, offload, optimizer, schedule
 from tandem.qwen3_5 import weights
 from tandem.qwen3_5.build import build_chunks
 from tandem.qwen3_5.checkpoint import HuggingFaceFolder
-from tandem.qwen3_5.config import DTYPES, transformer_config
+from tandem.qwen3_5.config import DTYPES, read_config, transformer_config
 from tandem.qwen3_5.model import Qwen3_5Model
 
 log = logging.getLogger(__name__)
@@ -31,7 +30,7 @@ class Engine:
 
     def __init__(self, config: Config, model_path: str, device, banned_token_ids: list[int]):
         self.config, self.device, self.banned = config, device, banned_token_ids
-        self.hf_config = AutoConfig.from_pretrained(model_path)
+        self.hf_config = read_config(model_path)
         source = HuggingFaceFolder(model_path, tied=self.hf_config.tie_word_embeddings)
         if torch.distributed.get_rank() == 0:
             source.check_names(weights.model_names(self.hf_config))
@@ -127,8 +126,8 @@ class Engine:
         """One optimizer step on the whole mini-batch `sequences`, whose fields hold weights and what the loss reads.
 
         Returns:
-            On reporting ranks this rank's share of each metric (add the ranks' shares up); `grad_norm` (before clipping), `update_ok` and
-            `padding_share` on every rank.
+            On reporting ranks this rank's share of each metric (add the ranks' shares up); on every rank `grad_norm` (before clipping) and
+            `update_ok`: 0.0, with a norm of NaN, when gradients were not finite and no weight was changed.
         """
         self._here(parameters=True, training=True)
         num_tokens = sum(len(s.response_ids) for s in sequences)
@@ -150,13 +149,13 @@ class Engine:
             entropy_grad=not supervised and algorithm.entropy_coef > 0,
         )
         optimizer.set_lr(self.optimizer, lr)
-        update_ok, grad_norm, _ = self.optimizer.step()
+        update_ok, grad_norm = optimizer.step(self.optimizer, self.device.current())
         sums: dict[str, float] = {}
         if groups.is_reporter():
             for report in reports:
                 for name, value in report.items():
                     sums[name] = sums.get(name, 0.0) + value
-        return {**sums, "grad_norm": float(grad_norm), "update_ok": float(update_ok)}
+        return {**sums, "grad_norm": grad_norm, "update_ok": float(update_ok)}
 
     def tensors(self) -> Iterator[tuple[str, Tensor]]:
         """Hugging Face tensors this rank publishes; see `weights.tensors`."""

@@ -49,7 +49,7 @@ def write_share(engine, source: Path, target: Path) -> list[Piece]:
                 assert tensor.shape == stored.shape, f"{name}: {tensor.shape} is published, {stored.shape} was loaded"
                 if place.file not in files:
                     files[place.file] = _open(target / place.file, folder.headers[place.file].file_bytes)
-                data = tensor.detach().to("cpu", stored.dtype).contiguous().view(-1).view(torch.uint8).numpy()
+                data = _as_stored(tensor.detach().cpu(), stored).contiguous().view(-1).view(torch.uint8).numpy()
                 checksum = write_at(files[place.file], memoryview(data), place.begin)
                 pieces.append(Piece(name, place.file, place.begin, data.nbytes, checksum))
         for file in files.values():
@@ -60,6 +60,11 @@ def write_share(engine, source: Path, target: Path) -> list[Piece]:
         for file in files.values():
             os.close(file)
     return pieces
+
+
+def _as_stored(tensor: torch.Tensor, stored: torch.Tensor) -> torch.Tensor:
+    """In the dtype of `stored`; itself when training, in a narrower dtype, has not moved it from there."""
+    return stored if torch.equal(stored.to(tensor.dtype), tensor) else tensor.to(stored.dtype)
 
 
 def write_at(file: int, data: memoryview, begin: int) -> str:

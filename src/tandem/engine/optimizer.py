@@ -1,5 +1,7 @@
 """Megatron's distributed optimizer on our settings."""
 
+import math
+
 import torch
 from megatron.core.distributed import DistributedDataParallel, DistributedDataParallelConfig
 from megatron.core.optimizer import OptimizerConfig as MegatronOptimizerConfig
@@ -32,8 +34,21 @@ def build(config: OptimizerConfig, chunks: list[DistributedDataParallel], dtype:
         ),
         chunks,
     )
+    _correct_order(optimizer)
     _fill_state(optimizer)
     return optimizer
+
+
+def _correct_order(optimizer) -> None:
+    """Say where each parameter stands in the inner optimizer: fp32 ones of a group come first (0.16.1 counts them in their own order).
+
+    Without this a checkpoint of bf16 training with some parameters in fp32 would hold the state of one parameter as that of another.
+    """
+    for part in getattr(optimizer, "chained_optimizers", [optimizer]):
+        if part.optimizer is None:  # this rank has none of these parameters
+            continue
+        for group, (fp32, bf16) in enumerate(zip(part.model_fp32_groups, part.model_float16_groups)):
+            part.model_param_group_index_map.update({parameter: (group, order) for order, parameter in enumerate([*fp32, *bf16])})
 
 
 def _fill_state(optimizer) -> None:
@@ -67,3 +82,18 @@ def set_lr(optimizer, lr: float) -> None:
     """For every parameter group."""
     for group in optimizer.param_groups:
         group["lr"] = lr
+
+
+def step(optimizer, device: str) -> tuple[bool, float]:
+    """One step, and the gradient norm before clipping. A norm that is not finite on some rank leaves weights and state on all as they are.
+
+    Returns:
+        Whether the step was taken, and the norm: NaN when it was not.
+    """
+    optimizer.prepare_grads()
+    finite = torch.tensor(float(math.isfinite(optimizer.get_grad_norm())), device=device)
+    torch.distributed.all_reduce(finite, op=torch.distributed.ReduceOp.MIN)
+    if not finite:
+        return False, math.nan
+    taken, norm, _ = optimizer.step()
+    return bool(taken), float(norm)

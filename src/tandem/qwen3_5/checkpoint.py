@@ -9,14 +9,13 @@ from pathlib import Path
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from tandem.config.weightfiles import Stored, read_headers
+from tandem.config.weightfiles import MODEL, Stored, read_headers
 from tandem.errors import UserError
 
 log = logging.getLogger(__name__)
 
 MAX_NAMES = 3  # of a kind in a message
 EMBEDDING, OUTPUT = "model.language_model.embed_tokens.weight", "lm_head.weight"
-_MODEL = ("model.", "lm_head.")  # name space of the model proper; multi-token-prediction tensors (`mtp.`) lie outside
 _FUSED = {"gate_up_proj": ("gate_proj", "up_proj"), "down_proj": ("down_proj",)}  # [experts, rows of all parts, columns]
 
 
@@ -39,7 +38,7 @@ class HuggingFaceFolder:
             embedding and no tensor of its own.
 
     Raises:
-        UserError: files and index do not belong together, or a tensor is stored twice.
+        UserError: files and index do not belong together, a tensor is stored twice, or in a dtype that is not trained.
     """
 
     def __init__(self, path: str | Path, tied: bool = False):
@@ -50,7 +49,7 @@ class HuggingFaceFolder:
         self._files: dict[str, safe_open] = {}
         for file, header in self.headers.items():
             for tensor, stored in header.tensors.items():
-                if not tensor.startswith(_MODEL):
+                if not tensor.startswith(MODEL):
                     self.outside.append((file, tensor))
                     continue
                 for name, place in _places_in(file, tensor, stored):

@@ -4,13 +4,33 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
+from huggingface_hub.errors import StrictDataclassError
 from megatron.core.transformer.transformer_config import TransformerConfig
+from transformers import AutoConfig
+from transformers.activations import ACT2FN
 
 from tandem.config.layout import check_layout
+from tandem.config.modelvalues import check_values
 from tandem.config.schema import Config
 from tandem.devices.parts import Parts
+from tandem.errors import UserError
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
+
+
+def read_config(model_path: str):
+    """transformers' config of a folder or hub name. Raises UserError when transformers refuses it or Tandem does not compute it."""
+    try:
+        hf_config = AutoConfig.from_pretrained(model_path)
+        ACT2FN[hf_config.vision_config.hidden_act]
+    except (OSError, ValueError, TypeError, KeyError, AttributeError, StrictDataclassError) as error:
+        raise UserError(
+            f"transformers cannot read the config of {model_path}",
+            str(error) or type(error).__name__,
+            "use the config.json that belongs to these weights",
+        ) from error
+    check_values(hf_config.to_dict(), f"the config of {model_path}")
+    return hf_config
 
 
 def is_moe(hf_text_config) -> bool:
@@ -18,8 +38,9 @@ def is_moe(hf_text_config) -> bool:
 
 
 def transformer_config(hf_config, config: Config, parts: Parts) -> TransformerConfig:
-    """Raises UserError for a layout this model cannot have."""
+    """Raises UserError for a model that Tandem does not compute, or a layout that this model cannot have."""
     hf, parallel = hf_config.text_config, config.parallel
+    check_values(hf_config.to_dict(), "the model's config")
     check_layout(hf.to_dict(), parallel, hf_config.vision_config.to_dict())
     dtype = DTYPES[config.model.dtype]
     optional: dict[str, Any] = {}

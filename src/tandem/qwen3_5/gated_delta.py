@@ -109,7 +109,8 @@ def gated_delta_rule(
 class _GatedDeltaRule(torch.autograd.Function):
     @staticmethod
     def forward(ctx, q, k, v, g, beta, initial_state, layout):
-        state, states_before = initial_state.float()[layout.order], []
+        # contiguous: what is indexed keeps the strides of a permuted source, and `scan` writes through a flattened view
+        state, states_before = initial_state.float()[layout.order].contiguous(), []
         o = v.new_empty(v.size(0) + 1, *v.shape[1:])
         for segment in layout.segments:
             if any(ctx.needs_input_grad):
@@ -126,7 +127,7 @@ class _GatedDeltaRule(torch.autograd.Function):
     def backward(ctx, d_o, d_final):
         (q, k, v, g, beta, *states_before), layout = ctx.saved_tensors, ctx.layout
         d_inputs = [x.new_empty(x.size(0) + 1, *x.shape[1:]) for x in (q, k, v, g, beta)]
-        d_state = d_final.float()[layout.order]
+        d_state = d_final.float()[layout.order].contiguous()
         for segment, before in zip(reversed(layout.segments), reversed(states_before)):
             chunks = _Chunks(q, k, v, g, beta, layout, segment)
             for d_input, part in zip(d_inputs, chunks.backward(before.clone(), d_o, d_state[segment.sequences])):

@@ -1,6 +1,7 @@
 """RMSNorm in plain PyTorch, with Megatron's constructor."""
 
 import torch
+from megatron.core.tensor_parallel import copy_to_tensor_model_parallel_region
 from torch import Tensor
 
 
@@ -19,11 +20,22 @@ class RMSNorm(torch.nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         y = x.float()
         y = y * torch.rsqrt(y.pow(2).mean(-1, keepdim=True) + self.eps)
-        weight = self.weight.float()
+        weight = self.shared_weight().float()
         return (y * (1 + weight if self.zero_centred else weight)).to(x.dtype)
+
+    def shared_weight(self) -> Tensor:
+        """The weight, whose gradient is whole on every tensor-parallel rank once Megatron has reduced gradients."""
+        return self.weight
 
 
 class OnesRMSNorm(RMSNorm):
-    """x / rms(x) * weight: the output norm of Gated DeltaNet, which is not zero-centred in the checkpoints."""
+    """x / rms(x) * weight: the output norm of Gated DeltaNet, which is not zero-centred in the checkpoints.
+
+    Each tensor-parallel rank norms its own heads with the same weight, so gradients are partial with and without sequence parallelism.
+    """
 
     zero_centred = False
+
+    def shared_weight(self) -> Tensor:
+        """Without the mark for sequence parallelism Megatron sums only gradients of norms named q_layernorm and k_layernorm."""
+        return self.weight if self.weight.sequence_parallel else copy_to_tensor_model_parallel_region(self.weight)

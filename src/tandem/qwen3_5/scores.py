@@ -1,8 +1,10 @@
 """Log-probs and entropy from hidden states, vocabulary-parallel and chunked: no [tokens, vocabulary] tensor ever exists.
 
-Forward and backward each work through the tokens a chunk at a time; between them only the hidden states and three numbers a token are kept.
+The forward pass works through the tokens a chunk at a time, the backward pass through the vocabulary a block at a time: so the weight's
+gradient is one product over all tokens, summed in the matrix unit's precision, never chunk by chunk in bf16. Between them only the hidden
+states and three numbers a token are kept.
 
-Shapes: L tokens, c tokens of a chunk, D hidden size, V rows of the vocabulary on this tensor-parallel rank.
+Shapes: L tokens, c tokens of a chunk, D hidden size, V rows of the vocabulary on this tensor-parallel rank, v rows of a block.
 """
 
 import torch
@@ -10,12 +12,12 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.distributed import ProcessGroup, ReduceOp, all_reduce
 
-CHUNK_BYTES = 128 << 20  # of one chunk's fp32 logits; two such tensors live at a time
+CHUNK_BYTES = 128 << 20  # of one chunk's or block's fp32 logits; two such tensors live at a time
 LOWEST = -1e30  # in place of -inf, which times a probability of 0 would not be 0
 
 
 def chunk_size(vocab_size: int) -> int:
-    """Tokens of a chunk. Args: vocab_size: V."""
+    """Tokens of a chunk of the forward pass. Args: vocab_size: V."""
     return max(1, CHUNK_BYTES // (4 * vocab_size))
 
 
@@ -40,7 +42,7 @@ def token_scores(
         temperature: logits are divided by it, here and nowhere else.
         banned: ids that the policy can never sample; their logits are -inf.
         entropy_grad: whether the entropy has a gradient too.
-        chunk: tokens worked on at a time; 0: as many as CHUNK_BYTES hold.
+        chunk: tokens worked on at a time; 0: as many as CHUNK_BYTES hold. A block of the backward pass has as many logits.
 
     Returns:
         [2, L] fp32: log-probs, entropies in nats.
@@ -58,22 +60,27 @@ class _Head:
         if banned is not None and banned.numel():
             self.banned = banned[(banned >= self.first) & (banned < self.first + num_rows)] - self.first
 
-    def logits(self, hidden: Tensor, weight: Tensor) -> Tensor:
-        """[c, V] fp32"""
-        logits = (hidden @ weight.t()).float()
+    def logits(self, hidden: Tensor, weight: Tensor, rows: slice = slice(None)) -> Tensor:
+        """[c, v] fp32"""
+        logits = (hidden @ weight[rows].t()).float()
         if self.temperature != 1.0:
             logits /= self.temperature
-        return logits if self.banned is None else logits.index_fill_(1, self.banned, float("-inf"))
+        return logits if self.banned is None else logits.index_fill_(1, self._banned_in(rows), float("-inf"))
 
     def chunks(self, num_tokens: int) -> list[slice]:
         return [slice(start, start + self.chunk) for start in range(0, num_tokens, self.chunk)]
+
+    def blocks(self, num_tokens: int) -> list[slice]:
+        """Rows of the vocabulary."""
+        size = max(1, self.chunk * self.num_rows // max(1, num_tokens))
+        return [slice(start, min(start + size, self.num_rows)) for start in range(0, self.num_rows, size)]
 
     def score(self, hidden: Tensor, weight: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
         """Log-probs and entropies [2, c], log of the sum of all exponentials [c, 1]."""
         logits = self.logits(hidden, weight)
         peak = logits.max(1, keepdim=True).values
         all_reduce(peak, op=ReduceOp.MAX, group=self.group)
-        column, is_here = self._column(target)
+        column, is_here = self._column(target, slice(0, self.num_rows))
         picked = torch.where(is_here, logits.sub_(peak).gather(1, column), 0.0)
         share = logits.clamp_(min=LOWEST).exp()
         sums = torch.cat([picked, share.sum(1, keepdim=True), logits.mul_(share).sum(1, keepdim=True)], 1)
@@ -82,23 +89,30 @@ class _Head:
         log_total = total.log()
         return torch.cat([picked - log_total, log_total - expected / total], 1).t(), peak + log_total
 
-    def backward(self, logprobs: Tensor, target: Tensor, entropy: Tensor, d_logprob: Tensor, d_entropy: Tensor | None) -> Tensor:
-        """Gradient of the undivided logits [c, V], made in place of `logprobs` [c, V]; all others are [c]."""
+    def backward(
+        self, logprobs: Tensor, rows: slice, target: Tensor, entropy: Tensor, d_logprob: Tensor, d_entropy: Tensor | None
+    ) -> Tensor:
+        """Gradient of the undivided logits [L, v] of some rows, made in place of `logprobs` [L, v]; all others are [L]."""
         if d_entropy is None:
             d_logits = logprobs.exp_().mul_(-d_logprob[:, None])
         else:
             factor = logprobs.clamp(min=LOWEST).add_(entropy[:, None]).mul_(-d_entropy[:, None]).sub_(d_logprob[:, None])
             d_logits = logprobs.exp_().mul_(factor)
-        column, is_here = self._column(target)
+        column, is_here = self._column(target, rows)
         d_logits.scatter_add_(1, column, torch.where(is_here, d_logprob[:, None], 0.0))
         if self.banned is not None:
-            d_logits.index_fill_(1, self.banned, 0.0)
+            d_logits.index_fill_(1, self._banned_in(rows), 0.0)
         return d_logits.div_(self.temperature)
 
-    def _column(self, target: Tensor) -> tuple[Tensor, Tensor]:
-        """[c, 1] each target's column here, and whether it is here."""
-        at = (target - self.first)[:, None]
-        return at.clamp(0, self.num_rows - 1), (at >= 0) & (at < self.num_rows)
+    def _column(self, target: Tensor, rows: slice) -> tuple[Tensor, Tensor]:
+        """[c, 1] each target's column among `rows`, and whether it is there."""
+        at, size = (target - self.first - rows.start)[:, None], rows.stop - rows.start
+        return at.clamp(0, size - 1), (at >= 0) & (at < size)
+
+    def _banned_in(self, rows: slice) -> Tensor:
+        """Their columns among `rows`."""
+        start, stop, _ = rows.indices(self.num_rows)
+        return self.banned[(self.banned >= start) & (self.banned < stop)] - start
 
 
 class _TokenScores(torch.autograd.Function):
@@ -115,12 +129,12 @@ class _TokenScores(torch.autograd.Function):
     @once_differentiable
     def backward(ctx, d_scores):
         (hidden, weight, target, log_total, entropy), head = ctx.saved_tensors, ctx.head
-        d_hidden, d_weight = torch.empty_like(hidden), torch.zeros_like(weight)
-        for here in head.chunks(len(hidden)):
-            d_entropy = d_scores[1, here] if ctx.entropy_grad else None
-            logprobs = head.logits(hidden[here], weight).sub_(log_total[here])
-            d_logits = head.backward(logprobs, target[here], entropy[here], d_scores[0, here], d_entropy).to(hidden.dtype)
-            d_hidden[here] = d_logits @ weight
-            d_weight.addmm_(d_logits.t(), hidden[here])
-            del logprobs, d_logits  # before the next chunk's
-        return d_hidden, d_weight, None, None, None
+        d_hidden, d_weight = torch.zeros_like(hidden, dtype=torch.float32), torch.empty_like(weight)
+        for rows in head.blocks(len(hidden)):
+            logprobs = head.logits(hidden, weight, rows).sub_(log_total)
+            d_entropy = d_scores[1] if ctx.entropy_grad else None
+            d_logits = head.backward(logprobs, rows, target, entropy, d_scores[0], d_entropy).to(hidden.dtype)
+            torch.mm(d_logits.t(), hidden, out=d_weight[rows])
+            d_hidden += d_logits @ weight[rows]
+            del logprobs, d_logits  # before the next block's
+        return d_hidden.to(hidden.dtype), d_weight, None, None, None

@@ -7,7 +7,7 @@ the processor classes. Only the vocabulary is trained here, and the chat templat
 import json
 import re
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 TEMPLATE = Path(__file__).with_name("chat_template.jinja")
@@ -73,6 +73,14 @@ SIZES = {
     ),
 }
 PATCH_SIZE, MERGE_SIZE, TEMPORAL_PATCH_SIZE = 8, 2, 2  # a token sees 16 x 16 pixels
+
+
+def layout_sizes(size: str) -> tuple[dict[str, int], dict[str, int]]:
+    """What a layout divides in the model of `size`: of its text and of its vision config. Needs no tokenizer and no torch."""
+    shape = SIZES[size]
+    text = asdict(shape) | ({"shared_expert_intermediate_size" if shape.num_experts else "intermediate_size": shape.moe_intermediate_size})
+    hidden = shape.vision_hidden_size
+    return text, {"num_heads": shape.vision_num_heads, "hidden_size": hidden, "intermediate_size": 2 * hidden}
 
 
 def make_tiny_model(out_dir: str | Path, corpus: list[str], seed: int = 0, size: str = "demo", tie_word_embeddings: bool = False) -> None:

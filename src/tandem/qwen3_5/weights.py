@@ -25,6 +25,10 @@ from tandem.qwen3_5.rules import Columns, GatedQKV, HeadMajor, Rows, Rule, Stack
 TEXT = "model.language_model."
 
 
+# Parameters that enter the arithmetic in fp32 and that the published folders store so, in the midst of bf16: rounded they would be others.
+FP32 = ("self_attention.A_log", "self_attention.out_norm.weight")
+
+
 class TensorSource(Protocol):
     """Where Hugging Face tensors come from; `get` raises UserError when there is no such tensor."""
 
@@ -156,6 +160,8 @@ def _group(entry: Entry) -> torch.distributed.ProcessGroup:
 def load(chunk: Qwen3_5Model, source: TensorSource) -> None:
     """Fill every parameter of the chunk from Hugging Face tensors, cast to the parameter's dtype, one entry at a time, this rank's part.
 
+    A parameter of `FP32` gets that dtype where the folder has it; this comes before anything that looks at dtypes is made of the chunk.
+
     Raises:
         UserError: a tensor is missing or has another shape than the config says.
     """
@@ -173,6 +179,8 @@ def load(chunk: Qwen3_5Model, source: TensorSource) -> None:
                     f"the model's config asks for {list(model.shape)}",
                     "use the config.json that belongs to these weights",
                 )
+        if entry.megatron.endswith(FP32) and found[0].dtype == torch.float32:
+            parameter.data = parameter.data.float()
         parameter.copy_(entry.rule.split(found, group.rank(), group.size()))
 
 
