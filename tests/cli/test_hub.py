@@ -7,7 +7,7 @@ import pytest
 from tests.cli.commands import tandem
 from tests.data.fake_hub import Hub, serve
 
-CONFIG = """{"model_type": "qwen3_5_moe", "image_token_id": 5, "vision_config": {"num_heads": 4},
+CONFIG = """{"model_type": "qwen3_5_moe", "image_token_id": 5, "video_token_id": 6, "vision_config": {"num_heads": 4},
  "text_config": {"num_key_value_heads": 2, "num_attention_heads": 16, "num_hidden_layers": 40, "num_experts": 256}}"""
 
 
