@@ -2,11 +2,12 @@
 
 Source: `_ParamAndGradBuffer` and `DistributedOptimizer` of Megatron-Core 0.16.1. Trained parameters lie end to end, last one first, each at
 a multiple of 64 elements, in a buffer padded to a multiple of 128 and of the data-parallel size; one buffer for dense weights, one for
-experts. A data-parallel rank keeps fp32 weights (where those of the model are bfloat16) and two fp32 moments of its slice of each bucket.
+experts, one for what stays in fp32. A data-parallel rank keeps fp32 weights (where those of the model are bfloat16) and two fp32 moments of
+its slice of each bucket.
 """
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from math import lcm
 
@@ -15,6 +16,7 @@ from tandem.plan.layout import Layout
 from tandem.plan.parameters import Parameter
 
 ITEM_BYTES = {"float32": 4, "bfloat16": 2}
+IN_FP32 = (".A_log", ".out_norm.weight")  # whatever the model's dtype, as the published folders store them
 GRAD_BYTES = 4  # reduced in fp32
 MOMENT_BYTES = 8
 STEP_BYTES = 4  # torch's AdamW counts steps for each parameter
@@ -87,28 +89,36 @@ def _shards(parameters: list[Parameter], num_shards: int, item_bytes: int) -> Ca
     return of
 
 
+def _buffers(parameters: list[Parameter], config: Config, layout: Layout) -> Iterator[tuple[str, Callable[[int], States]]]:
+    """Megatron's buffers of trained parameters: the group whose ranks share each, and its states by the rank in that group."""
+    item = ITEM_BYTES[config.model.dtype]
+    for expert, group in ((False, "dp_cp"), (True, "expert_dp")):
+        members = [p for p in parameters if not p.frozen and p.expert == expert]
+        for in_fp32 in (False, True):
+            if some := [p for p in members if p.name.endswith(IN_FP32) == in_fp32]:
+                yield group, _shards(some, layout.groups[group].size, 4 if in_fp32 else item)
+
+
+def _frozen(parameters: list[Parameter], config: Config) -> States:
+    frozen = sum(p.numel for p in parameters if p.frozen)
+    return States(frozen * ITEM_BYTES[config.model.dtype], 0, 0, frozen)
+
+
 def chunk_states(parameters: list[Parameter], config: Config, layout: Layout, rank: int) -> States:
     """Of one model chunk on `rank`."""
-    item = ITEM_BYTES[config.model.dtype]
-    trained = [p for p in parameters if not p.frozen]
-    frozen = sum(p.numel for p in parameters if p.frozen)
-    states = States(frozen * item, 0, 0, frozen)
-    for expert, group in ((False, "dp_cp"), (True, "expert_dp")):
-        members = [p for p in trained if p.expert == expert]
-        states += _shards(members, layout.groups[group].size, item)(layout.place(group, rank))
+    states = _frozen(parameters, config)
+    for group, shards in _buffers(parameters, config, layout):
+        states += shards(layout.place(group, rank))
     return states
 
 
 def worst_states(chunks: list[list[Parameter]], config: Config, layout: Layout) -> States:
-    """Of the rank of a stage that holds most: the largest slice of dense weights and the largest of experts, which are near equal."""
+    """Of the rank of a stage that holds most: the largest slice of each buffer, which are near equal."""
     total = States(0, 0, 0, 0)
-    item = ITEM_BYTES[config.model.dtype]
     for chunk in chunks:
-        frozen = sum(p.numel for p in chunk if p.frozen)
-        total += States(frozen * item, 0, 0, frozen)
-        for expert, group in ((False, "dp_cp"), (True, "expert_dp")):
-            members, size = [p for p in chunk if not p.frozen and p.expert == expert], layout.groups[group].size
-            total += max(map(_shards(members, size, item), range(size)), key=lambda states: states.optimizer)
+        total += _frozen(chunk, config)
+        for group, shards in _buffers(chunk, config, layout):
+            total += max(map(shards, range(layout.groups[group].size)), key=lambda states: states.optimizer)
     return total
 
 
