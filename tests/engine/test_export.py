@@ -2,6 +2,7 @@
 
 import json
 import logging
+import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -161,6 +162,18 @@ def test_a_folder_of_links_as_the_hubs_cache_has_it_becomes_one_of_files(source,
     for path in source.iterdir():
         copy = tmp_path / "export" / path.name
         assert not copy.is_symlink() and copy.read_bytes() == path.read_bytes(), path.name
+
+
+def test_other_forms_of_the_start_models_weights_are_left_out_and_named(source, tmp_path, caplog):
+    model = shutil.copytree(source, tmp_path / "model")
+    stale = ["consolidated.00.pth", "model.gguf", "other.safetensors", "pytorch_model.bin", "pytorch_model.bin.index.json"]
+    for name in stale:
+        (model / name).write_bytes(b"old")
+    with caplog.at_level(logging.INFO):
+        export(Trainers(Publisher(model)), model, tmp_path / "export")
+    assert {path.name for path in (tmp_path / "export").iterdir()} == {path.name for path in source.iterdir()}
+    [told] = [record.message for record in caplog.records if "not exported" in record.message]
+    assert told.endswith(": " + ", ".join(stale))
 
 
 def test_how_many_tensors_are_only_carried_is_logged(source, caplog):

@@ -59,6 +59,9 @@ def folders(tiny_model, tmp_path_factory) -> dict[str, Path]:
         "fused": rewrite_weights(tiny_model, root / "fused", fused=(0, 1, 2, 3)),
         "tied": rewrite_weights(dense, root / "tied", num_files=2, extra={"lm_head.weight": output}),
     }
+    other = output.clone()
+    other[-1, -1] += 1e-3
+    made["broken tied"] = rewrite_weights(dense, root / "broken_tied", extra={"lm_head.weight": other})
     for number, (extra, _) in enumerate(BROKEN.values()):
         made[f"broken{number}"] = rewrite_weights(tiny_model, root / f"broken{number}", fused=(1,), extra=extra)
     return made
@@ -78,7 +81,7 @@ def outcome(folders, tmp_path_factory):
     broken = [str(folder) for name, folder in folders.items() if name.startswith("broken")]
     calls.append(("tests.engine.export_ranks:refusals", ParallelConfig(), 1, {"folders": broken}))
     [said] = fork_each(calls)[-1]
-    return {name: (folders[model], root / name) for name, (model, _, _) in cases.items()} | dict(zip(BROKEN, said))
+    return {name: (folders[model], root / name) for name, (model, _, _) in cases.items()} | dict(zip(["broken tied", *BROKEN], said))
 
 
 @pytest.mark.parametrize("case", [*LAYOUTS, *FORMS])
@@ -93,6 +96,10 @@ def test_every_file_comes_back_byte_for_byte(case, outcome):
 @pytest.mark.parametrize("fault", BROKEN)
 def test_a_folder_that_is_not_its_configs_model_is_refused_before_anything_is_built(fault, outcome):
     assert BROKEN[fault][1] in outcome[fault]
+
+
+def test_a_tied_model_with_another_output_weight_is_refused(folders, outcome):
+    assert outcome["broken tied"] == f"lm_head.weight in {folders['broken tied']} differs from {EMBEDDING}"
 
 
 def test_a_tied_model_exports_its_embedding_as_output_weight_too(outcome):

@@ -34,6 +34,7 @@ class Engine:
         source = HuggingFaceFolder(model_path, tied=self.hf_config.tie_word_embeddings)
         if torch.distributed.get_rank() == 0:
             source.check_names(weights.model_names(self.hf_config))
+            source.check_tied()
         parts = choose_parts(device, config.model.layers)
         self.model_config = transformer_config(self.hf_config, config, parts)
         vision = {"freeze_vision": config.model.freeze_vision, "vision_tp": config.parallel.vision_tp}

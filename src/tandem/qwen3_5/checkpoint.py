@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from math import prod
 from pathlib import Path
 
+import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
@@ -14,6 +15,7 @@ from tandem.errors import UserError
 
 log = logging.getLogger(__name__)
 
+ROWS = 4096  # of the embedding, compared at a time
 MAX_NAMES = 3  # of a kind in a message
 EMBEDDING, OUTPUT = "model.language_model.embed_tokens.weight", "lm_head.weight"
 _FUSED = {"gate_up_proj": ("gate_proj", "up_proj"), "down_proj": ("down_proj",)}  # [experts, rows of all parts, columns]
@@ -85,6 +87,19 @@ class HuggingFaceFolder:
                 len(self.outside),
                 self.outside[0][1],
             )
+
+    def check_tied(self) -> None:
+        """Raises UserError when the config ties embedding and output weight and the folder stores two different ones. Reads both."""
+        places = self.places(EMBEDDING) if self.tied else []
+        if len(places) < 2:
+            return
+        for rows in zip(*(self.read(place).split(ROWS) for place in places)):
+            if not torch.equal(*(part.float() for part in rows)):
+                raise UserError(
+                    f"{OUTPUT} in {self.path} differs from {EMBEDDING}",
+                    "the config ties them (tie_word_embeddings), so one of the two would be lost",
+                    'set "tie_word_embeddings": false in config.json if the model has its own output weight, or leave it out of the files',
+                )
 
     def places(self, name: str) -> list[Place]:
         """Where the tensor is stored: one place, or two of a tied embedding. Raises UserError when there is none."""

@@ -1,18 +1,30 @@
 """The policy as a Hugging Face folder like the one the run started from: same files, tensors, dtypes, order, index. Checked afterwards."""
 
+import logging
 import mmap
 import os
 import shutil
 from pathlib import Path
 
+from tandem.config.weightfiles import INDEX
 from tandem.engine.export import Piece, cannot_write, write_at
 from tandem.qwen3_5.checkpoint import HuggingFaceFolder
 from tandem.run.export_check import check_export
 from tandem.run.groups import TrainGroup
 
+log = logging.getLogger(__name__)
+
+# Weights that were not trained, and indexes of them: beside trained ones somebody would load the wrong ones.
+OTHER_WEIGHTS = (
+    *("*.safetensors", "*.bin", "*.pt", "*.pth", "*.ckpt", "*.gguf", "*.ggml", "*.h5", "*.msgpack", "*.onnx", "*.npz"),
+    *("*.safetensors.index.json", "*.bin.index.json", "consolidated*"),
+)
+
 
 def export(trainers: TrainGroup, source: Path, target: Path) -> Path:
     """Write `target`, whole only once it has that name: trained tensors from the ranks, everything else as it is in `source`.
+
+    Left out are other forms of the start model's weights.
 
     Raises:
         RunError: a byte of a weight file was not written, or written twice, or reads back differently; names the tensor.
@@ -23,9 +35,7 @@ def export(trainers: TrainGroup, source: Path, target: Path) -> Path:
     shutil.rmtree(beside, ignore_errors=True)
     try:
         beside.mkdir(parents=True)
-        for file in source.iterdir():
-            if file.is_file() and file.name not in folder.headers:
-                shutil.copyfile(file, beside / file.name)
+        _copy_rest(folder, beside)
         pieces = [piece for name in folder.headers for piece in _begin_file(folder, name, beside)]
         pieces += trainers.export(str(source), str(beside))
         for path in (*beside.iterdir(), beside):
@@ -37,6 +47,17 @@ def export(trainers: TrainGroup, source: Path, target: Path) -> Path:
     except OSError as error:
         raise cannot_write(target, error) from error
     return target
+
+
+def _copy_rest(folder: HuggingFaceFolder, target: Path) -> None:
+    """Copy the files that hold no weights."""
+    rest = [file for file in folder.path.iterdir() if file.is_file() and file.name not in folder.headers]
+    stale = sorted(file.name for file in rest if file.name != INDEX and any(file.match(pattern) for pattern in OTHER_WEIGHTS))
+    if stale:
+        log.info("not exported, since they hold the start model's weights in another form: %s", ", ".join(stale))
+    for file in rest:
+        if file.name not in stale:
+            shutil.copyfile(file, target / file.name)
 
 
 def _begin_file(folder: HuggingFaceFolder, name: str, target: Path) -> list[Piece]:
