@@ -113,6 +113,12 @@ def test_a_header_that_cannot_be_is_told_before_a_rank_reads_it(change: str, mod
         check_model(str(model), ParallelConfig())
 
 
+def test_metadata_that_is_no_text_is_told_before_a_rank_reads_it(model: Path) -> None:
+    rewrite_header(model, lambda header: header | {"__metadata__": {"epoch": 1}})
+    with pytest.raises(UserError, match="not a whole safetensors file"):
+        check_model(str(model), ParallelConfig())
+
+
 def test_a_header_or_a_config_too_deep_to_parse_is_told(model: Path) -> None:
     rewrite_header(model, lambda _: b"[" * 100_000)
     with pytest.raises(UserError, match="not a whole safetensors file"):

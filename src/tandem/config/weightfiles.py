@@ -111,13 +111,16 @@ def read_header(path: Path) -> Header:
             raise broken
         raw = start + file.read(length)
     try:
-        entries = [(name, entry) for name, entry in json.loads(raw[8:]).items() if name != "__metadata__"]
+        entries = dict(json.loads(raw[8:]))
+        metadata = entries.pop("__metadata__", {}).values()
         stored = {
             name: Stored(entry["dtype"], tuple(entry["shape"]), *(len(raw) + offset for offset in entry["data_offsets"]))
-            for name, entry in sorted(entries, key=lambda item: item[1]["data_offsets"])
+            for name, entry in sorted(entries.items(), key=lambda item: item[1]["data_offsets"])
         }
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise broken from error
+    if not all(isinstance(value, str) for value in metadata):
+        raise broken
     at = len(raw)
     for tensor in stored.values():
         if tensor.begin != at or not _is_sound(tensor):
