@@ -5,13 +5,11 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-import yaml
 
 from tandem.cli.plan import num_bytes
 from tandem.config.load import load
 from tandem.errors import UserError
 from tests.cli.commands import tandem
-from tests.plan.recipes import RECIPES
 
 KEYS = {"recipe", "device", "legal", "broken_rules", "fits", "checks", "change", "model", "layout", "batch", "stages", "host", "generator"}
 KEYS |= {"compute", "traffic"}
@@ -19,17 +17,17 @@ KEYS |= {"compute", "traffic"}
 
 @pytest.fixture
 def recipe(tmp_path: Path) -> str:
-    (tmp_path / "ours.yaml").write_text(yaml.safe_dump(RECIPES["35b_npu"]))
+    (tmp_path / "ours.yaml").write_text("base: qwen3_5_35b_a3b\ndevice: npu\n")
     return "ours.yaml"
 
 
 def test_a_plan_that_fits_exits_with_0_and_one_that_does_not_with_2_and_the_change(recipe: str, tmp_path: Path) -> None:
     fits = tandem("plan", recipe, "--memory", "64GiB", cwd=tmp_path)
     assert fits.code == 0
-    assert "it fits: tightest is device, update: 46.3 GiB of 64.0 GiB" in " ".join(fits.out.split())
+    assert "it fits: tightest is device, update: 47.9 GiB of 64.0 GiB" in " ".join(fits.out.split())
     too_much = tandem("plan", recipe, "--memory", "40GiB", cwd=tmp_path)
     assert too_much.code == 2
-    assert "does not fit: device, update: 46.3 GiB of 40.0 GiB" in too_much.out
+    assert "does not fit: device, update: 47.9 GiB of 40.0 GiB" in too_much.out
     assert "smallest change that makes it fit: " in too_much.out
     assert too_much.err == ""
 
@@ -103,3 +101,17 @@ def test_a_run_writes_its_plan_and_one_that_does_not_fit_starts_nothing(tmp_path
     with pytest.raises(UserError, match="does not fit: host"):
         launch.launch(config, "train", console)
     assert started == ["train"]
+
+
+def test_a_recipe_with_parts_for_devices_is_planned_for_this_machine_or_the_named_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("DEVICE", raising=False)
+    assert "2 ranks on cpu" in tandem("plan", "qwen3_5_35b_a3b", cwd=tmp_path).out
+    assert "8 ranks on gpu" in tandem("plan", "qwen3_5_35b_a3b", "--memory", "96GiB", cwd=tmp_path).out, "this machine has no device memory"
+    monkeypatch.setenv("DEVICE", "npu")
+    assert "16 ranks on npu" in tandem("plan", "qwen3_5_35b_a3b", cwd=tmp_path).out
+    monkeypatch.setenv("DEVICE", "tpu")
+    (tmp_path / "own.yaml").write_text("base: demo\ndevice: auto\n")
+    ended = tandem("plan", "own.yaml", cwd=tmp_path)
+    assert ended.code == 2 and "unknown device 'tpu'" in ended.err

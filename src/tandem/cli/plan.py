@@ -1,19 +1,18 @@
 """`tandem plan`: is the layout legal, what does it hold, compute and send, does it fit? Loads nothing heavy."""
 
-import importlib.util
 import json
 import os
 import re
 import sys
-from pathlib import Path
+from functools import partial
 from typing import Annotated, Any
 
 import typer
 from rich.console import Console
 
+from tandem import devices
 from tandem.cli.options import Json, Overrides, Recipe
 from tandem.config.load import load
-from tandem.config.schema import Config
 from tandem.devices import cpu
 from tandem.errors import UserError
 from tandem.plan.advice import smallest_change
@@ -30,7 +29,7 @@ UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12, "ki": 1 << 10, 
 
 
 def plan(
-    recipe: Recipe, overrides: Overrides = None, devices: Devices = 0, memory: Memory = "", host_memory: HostMemory = "",
+    recipe: Recipe, overrides: Overrides = None, num_devices: Devices = 0, memory: Memory = "", host_memory: HostMemory = "",
     search: Search = False, as_json: Json = False,
 ) -> None:  # fmt: skip
     """Say what a run will hold, compute and send, before it starts.
@@ -39,9 +38,12 @@ def plan(
 
     Example: tandem plan demo rollout.tp=2 --memory 16GiB
     """
-    config = with_known_device(load(recipe, overrides or ()), bool(memory))
-    if devices:
-        config = with_devices(config, devices)
+    device = partial(device_to_plan_for, bool(memory))
+    config = load(recipe, overrides or (), find_device=device)
+    if config.device == "auto":
+        config = config.model_copy(update={"device": device()})
+    if num_devices:
+        config = with_devices(config, num_devices)
     machine = as_machine(config, num_bytes(memory), num_bytes(host_memory) or (cpu.memory_bytes() if config.device == "cpu" else 0))
     console = Console(highlight=False)
     shapes, broken = legal_shapes(config)
@@ -67,13 +69,10 @@ def plan(
     raise typer.Exit(2 if made.fits is False else 0)
 
 
-def with_known_device(config: Config, has_memory: bool) -> Config:
-    """`auto` replaced by what this machine looks like, without asking torch; by gpu when a device's memory is given."""
-    if config.device != "auto":
-        return config
-    named = os.environ.get("DEVICE", "").lower()
-    found = "npu" if importlib.util.find_spec("torch_npu") else "gpu" if has_memory or Path("/dev/nvidiactl").exists() else "cpu"
-    return config.model_copy(update={"device": named if named in ("npu", "gpu", "cpu") else found})
+def device_to_plan_for(has_memory: bool) -> str:
+    """The device that is named or looked like; gpu on a machine without one when a device's memory is given."""
+    likely = devices.likely()
+    return "gpu" if likely == "cpu" and has_memory and "DEVICE" not in os.environ else likely
 
 
 def num_bytes(text: str) -> int:

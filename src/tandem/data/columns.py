@@ -8,6 +8,22 @@ IMAGES = pa.list_(pa.struct([("bytes", pa.binary()), ("path", pa.string())]))
 MESSAGES = pa.list_(pa.struct([("role", pa.string()), ("content", pa.string())]))
 REWARD_MODEL = pa.struct([("style", pa.string()), ("ground_truth", pa.string())])
 
+
+def written_schema(*extra: tuple[str, pa.DataType]) -> pa.Schema:
+    """Columns of a file that Tandem writes; `extra`: what `extra_info` holds beside split, index, answer and question."""
+    known = [("split", pa.string()), ("index", pa.int64()), ("answer", pa.string()), ("question", pa.string())]
+    return pa.schema(
+        [
+            ("data_source", pa.string()),
+            ("prompt", MESSAGES),
+            ("images", IMAGES),
+            ("ability", pa.string()),
+            ("reward_model", REWARD_MODEL),
+            ("extra_info", pa.struct([*known, *extra])),
+        ]
+    )
+
+
 EXPECTED = {  # column -> the type a message shows
     "data_source": "string",
     "prompt": "list<struct<role: string, content: string>>",

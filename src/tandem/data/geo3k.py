@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from tandem.data.columns import IMAGES, MESSAGES, REWARD_MODEL
+from tandem.data.columns import written_schema
 from tandem.data.hub import fetch
 from tandem.data.rows import read_rows
 from tandem.data.types import Row
@@ -18,16 +18,7 @@ from tandem.errors import UserError
 DEFAULT_SOURCE = "tyzhu/geo3k"
 SIZES = {"train": 2101, "validation": 300, "test": 601}  # of hiyouga/geometry3k; tyzhu/geo3k is its train and test, processed
 WRITTEN = ("train", "test")
-SCHEMA = pa.schema(
-    [
-        ("data_source", pa.string()),
-        ("prompt", MESSAGES),
-        ("images", IMAGES),
-        ("ability", pa.string()),
-        ("reward_model", REWARD_MODEL),
-        ("extra_info", pa.struct([("split", pa.string()), ("index", pa.int64()), ("answer", pa.string()), ("question", pa.string())])),
-    ]
-)
+SCHEMA = written_schema()
 
 
 def write_geo3k(out_dir: Path, source: str = DEFAULT_SOURCE, *, offline: bool = False, splits: Sequence[str] = WRITTEN) -> dict[Path, int]:

@@ -24,12 +24,7 @@ def detect(requested: str = "auto") -> tuple[ModuleType, str]:
     else:
         reason = f"device={requested} asks for it"
     if requested:
-        if requested not in DEVICES:
-            raise UserError(
-                f"unknown device {requested!r}",
-                "Tandem runs on npu, gpu and cpu",
-                "set DEVICE (or device=) to npu, gpu or cpu, or leave it out",
-            )
+        check_name(requested)
         missing = DEVICES[requested].missing()
         if missing:
             raise UserError(
@@ -37,6 +32,28 @@ def detect(requested: str = "auto") -> tuple[ModuleType, str]:
             )
         return DEVICES[requested], reason
     return find()
+
+
+def check_name(name: str) -> None:
+    """Raises UserError unless `name` is that of a device."""
+    if name not in DEVICES:
+        raise UserError(
+            f"unknown device {name!r}", "Tandem runs on npu, gpu and cpu", "set DEVICE (or device=) to npu, gpu or cpu, or leave it out"
+        )
+
+
+def likely() -> str:
+    """The device named in the environment variable DEVICE, or what this machine looks like without asking torch.
+
+    Raises:
+        UserError: DEVICE names none.
+    """
+    if named := os.environ.get("DEVICE", "").lower():
+        check_name(named)
+        return named
+    if importlib.util.find_spec("torch_npu") is not None:
+        return npu.NAME
+    return cuda.NAME if cuda.has_driver() else cpu.NAME
 
 
 def find() -> tuple[ModuleType, str]:

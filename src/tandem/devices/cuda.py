@@ -10,11 +10,18 @@ PEAK_FLOPS: float | None = None  # depends on the model of the card
 FUSED_LAYERS, FUSED_DELTA_RULE = "transformer_engine", "fla"
 
 
+def has_driver() -> bool:
+    """Whether the driver's library is there: a tenth of a second to know what `import torch` needs seconds for."""
+    try:
+        ctypes.CDLL("libcuda.so.1")
+    except OSError:
+        return False
+    return True
+
+
 def missing() -> str:
     """Why this device cannot be used here; empty when it can."""
-    try:
-        ctypes.CDLL("libcuda.so.1")  # the driver's: a tenth of a second to know what import torch needs seconds for
-    except OSError:
+    if not has_driver():
         return "the NVIDIA driver (libcuda.so.1) is not installed"
     import torch
 

@@ -21,8 +21,8 @@ def canary_sequences(prompts: list[Prompt], sung: list[list[Completion]], multip
     return sequences + sequences[:1] * (-len(sequences) % multiple)
 
 
-def check_canary(sung: list[list[Completion]], scored: list[np.ndarray], engines: list[str], limits: FidelityConfig) -> float:
-    """The largest of the engines' mean |Δ log-prob|.
+def check_canary(sung: list[list[Completion]], scored: list[np.ndarray], engines: list[str], limits: FidelityConfig) -> list[float]:
+    """Each engine's mean |Δ log-prob|.
 
     Args:
         scored: the trainer's log-probs of `canary_sequences`.
@@ -44,4 +44,4 @@ def check_canary(sung: list[list[Completion]], scored: list[np.ndarray], engines
                 "trainer's: stale caches or states, a tensor that was not loaded, or another arithmetic",
                 "look at its log; with bfloat16 a higher fidelity.max_logprob_abs_diff_mean may be right",
             )
-    return max(means, default=0.0)
+    return means

@@ -99,11 +99,10 @@ def seats(config: Config, device, *, trainers: bool, generators: bool, timeout_s
     own = [_group([{"CPU": float(rollout.tp)} | _devices(device, rollout.tp)]) for _ in first] if claims else []
     _wait_for(groups + own, timeout_s)
     on_trainers = [_seat(groups[rank // per_node], rank % per_node) for rank in range(world if trainers else 0)]
+    of_trainers = [seat | _claim(device, 1) for seat in on_trainers]
     if claims:
-        return Seats([seat | _claim(device, 1) for seat in on_trainers], [_seat(group, 0) | _claim(device, rollout.tp) for group in own],
-                     [range(0)] * len(own))  # fmt: skip
-    shared = [range(rank, rank + rollout.tp) for rank in first]
-    return Seats([seat | _claim(device, 1) for seat in on_trainers], [on_trainers[rank] for rank in first], shared)
+        return Seats(of_trainers, [_seat(group, 0) | _claim(device, rollout.tp) for group in own], [range(0) for _ in own])
+    return Seats(of_trainers, [on_trainers[rank] for rank in first], [range(rank, rank + rollout.tp) for rank in first])
 
 
 def own_devices(config: Config, trainers: bool = True) -> bool:

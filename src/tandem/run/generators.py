@@ -127,12 +127,12 @@ class GeneratorGroup:
         self._change_memory(replicas, "wake", part)
 
     def _change_memory(self, replicas: list[Replica], method: str, *args: Any) -> None:
-        if cluster.own_devices(self.config):
-            return
-        failed: dict[Replica, EngineFailure] = {}
-        calls = {replica: getattr(replica.actor, method).remote(*args) for replica in replicas}
-        answers(calls, self.health_timeout_s, f"its {method}", failed)
-        self.replace_failed(failed)
+        while replicas and not cluster.own_devices(self.config):  # a new engine is awake, and must do it too
+            failed: dict[Replica, EngineFailure] = {}
+            calls = {replica: getattr(replica.actor, method).remote(*args) for replica in replicas}
+            answers(calls, self.health_timeout_s, f"its {method}", failed)
+            self.replace_failed(failed)
+            replicas = list(failed)
 
     def decode(
         self, replicas: list[Replica], prompts: Seq[Prompt], sampling: SamplingParams, failed: dict[Replica, "EngineFailure"]
@@ -159,8 +159,7 @@ class GeneratorGroup:
                 f"failure {self._num_failures} in a row, rollout.max_failures = {self.config.rollout.max_failures}\n{failure.traceback}",
                 f"see logs/generator_{replica.index}.log; go on from the checkpoint that is saved now",
             )
-        again = "it is started anew" if failure.lost else "it is tried again"
-        self.note(f"{replica} failed during {failure.during} ({failure.what}); {again}")
+        self.note(f"{replica} failed during {failure.during} ({failure.what}); trying again")
 
     def renew(self, replica: Replica) -> None:
         """Start an engine anew, with the start model's weights, as often as may fail."""

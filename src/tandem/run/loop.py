@@ -25,16 +25,16 @@ def train(run: Run) -> None:
     run.publish(version=0)
     if trainer.val_before_train:
         validate(run, step=0)
-    for step in range(1, run.total_steps + 1):
-        with saved_if_generators_fail(run):
+    with saved_if_generators_fail(run):
+        for step in range(1, run.total_steps + 1):
             run.track.step(one_step(run, step))
-        last = step == run.total_steps or run.stop_requested
-        if last or (trainer.save_freq and step % trainer.save_freq == 0):
-            run.save(step)  # before the validation, which may outlast the grace time of a stop
-        if last or (trainer.test_freq and step % trainer.test_freq == 0):
-            validate(run, step)
-        if last:
-            break
+            last = step == run.total_steps or run.stop_requested
+            if last or (trainer.save_freq and step % trainer.save_freq == 0):
+                run.save(step)  # before the validation, which may outlast the grace time of a stop
+            if last or (trainer.test_freq and step % trainer.test_freq == 0):
+                validate(run, step)
+            if last:
+                break
     run.export()
 
 

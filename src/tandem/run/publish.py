@@ -22,9 +22,9 @@ class Publication:
     version: int
     names: list[str] = field(default_factory=list)  # tensors, in the order they travelled
     num_bytes: int = 0
-    num_checksums: int = 0  # of tensors whose bytes were compared after they had arrived
+    num_checksums: int = 0  # tensors whose bytes were compared after they had arrived
     seconds: float = 0.0
-    canary_abs_diff: float = 0.0
+    canary_abs_diff: float | None = None  # None: no canary was asked for
     failed: dict[Replica, EngineFailure] = field(default_factory=dict)
 
 
@@ -56,7 +56,7 @@ def publish(
         tell.load(bucket, trainers.ranks[index], trainers.nodes[index])
         done.names += [entry.name for entry in bucket.entries if entry.is_last]
         done.num_bytes += sum(entry.num_bytes for entry in bucket.entries)
-        done.num_checksums += sum(bool(entry.checksum) for entry in bucket.entries)
+        done.num_checksums += sum(entry.is_last and bool(entry.checksum) for entry in bucket.entries)
         waiting[trainers.ranks[index].next_bucket.remote(version, prefix, verify_share, False)] = index
     tell("finish_update", version, done.names)
     for replica in tell.replicas:

@@ -110,12 +110,12 @@ class Run:
         if self.version < 0:
             self.track.note(f"published {len(done.names)} tensors, {done.num_bytes / 2**20:.1f} MiB, in {done.seconds:.2f} s")
         self.version = version
-        return {
+        metrics: dict[str, float] = {
             "publish/num_tensors": len(done.names),
             "publish/num_checksums": done.num_checksums,
             "publish/bytes_per_s": done.num_bytes / done.seconds,
-            "publish/canary_abs_diff": done.canary_abs_diff,
         }
+        return metrics if done.canary_abs_diff is None else metrics | {"publish/canary_abs_diff": done.canary_abs_diff}
 
     def catch_up(self, replicas: list[Replica]) -> Publication:
         """Bring some generators to the trainers' present weights; those that fail meanwhile are started anew.
@@ -124,7 +124,7 @@ class Run:
             GeneratorsFailed: as often as `rollout.max_failures` allows.
             RunError: a tensor of the model was not published, or a generator decodes something else than the trainer would.
         """
-        config, num_engines, canary_abs_diff = self.config, len(self.generators.replicas), 0.0
+        config, num_engines, differences = self.config, len(self.generators.replicas), list[float]()
         with self.trainers.lock:
             version, behind = self.trained_version, list(replicas)
             while behind:
@@ -135,10 +135,11 @@ class Run:
                 self.trainers.offload(parameters=True)
                 self.generators.wake(behind, "kv_cache")
                 taken = [replica for replica in behind if replica not in done.failed]
-                canary_abs_diff = max(canary_abs_diff, self._check_canary(taken, done.failed))
+                if config.sync.canary_tokens and not config.trainer.offload:  # scoring would bring back what was just moved out
+                    differences += self._check_canary(taken, done.failed)
                 self.generators.replace_failed(done.failed)
                 behind = list(done.failed)
-        return replace(done, canary_abs_diff=canary_abs_diff)
+        return replace(done, canary_abs_diff=max(differences, default=None))
 
     def _check_names(self, names: list[str]) -> None:
         if self._names is None:
@@ -151,12 +152,10 @@ class Run:
                 "report this with the model's config.json",
             )
 
-    def _check_canary(self, replicas: list[Replica], failed: dict[Replica, EngineFailure]) -> float:
-        """The largest mean |Δ log-prob| of the engines that decoded; the others are added to `failed`."""
-        tokens, prompts = self.config.sync.canary_tokens, canary_prompts(self.train_prompts)
-        if not tokens or self.config.trainer.offload:  # scoring would bring back what was just moved out
-            return 0.0
-        sung = self.generators.decode(replicas, prompts, SamplingParams(temperature=0.0, max_tokens=tokens), failed)
+    def _check_canary(self, replicas: list[Replica], failed: dict[Replica, EngineFailure]) -> list[float]:
+        """The mean |Δ log-prob| of each engine that decoded; the others are added to `failed`."""
+        prompts, greedy = canary_prompts(self.train_prompts), SamplingParams(temperature=0.0, max_tokens=self.config.sync.canary_tokens)
+        sung = self.generators.decode(replicas, prompts, greedy, failed)
         sequences = canary_sequences(prompts, [*sung.values()], data_parallel_size(self.config))
         scored = [logprobs for logprobs, _ in self.trainers.scores(sequences, temperature=1.0)] if sequences else []
         return check_canary([*sung.values()], scored, [str(replica) for replica in sung], self.config.fidelity)

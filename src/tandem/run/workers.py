@@ -193,17 +193,18 @@ class Generator:
 
     def poll(self, timeout_s: float) -> Signs:
         """What has finished since the last call, and how far the engine is; waits up to `timeout_s` for something to finish."""
+        return Signs(self.engine.num_steps, self._take_finished(timeout_s))
+
+    def _take_finished(self, timeout_s: float) -> list[tuple[int, list[Completion]]]:
         finished = []
         with contextlib.suppress(queue.Empty):
             finished.append(self._finished.get(timeout=timeout_s) if timeout_s else self._finished.get_nowait())
             while True:
                 finished.append(self._finished.get_nowait())
-        return Signs(self.engine.num_steps, finished)
+        return finished
 
     def begin_update(self, version: int) -> None:
-        with contextlib.suppress(queue.Empty):  # of a rollout that was given up
-            while True:
-                self._finished.get_nowait()
+        self._take_finished(0.0)  # of a rollout that was given up
         self.engine.begin_update(version)
 
     def load_bucket(self, bucket: Bucket, data: Any) -> None:

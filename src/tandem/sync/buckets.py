@@ -180,22 +180,22 @@ class BucketReader:
             RunError: the file is missing or shorter than its entries say, a checksum differs, or a piece is not the next one; names the
                 tensor and the file.
         """
-        with _open(bucket) as (mapping, size):
-            for entry in bucket.entries:
-                dtype, numel = DTYPES[entry.dtype], prod(entry.shape)
-                whole = numel * dtype.itemsize
-                if entry.start + entry.num_bytes > whole or (entry.is_last and entry.start + entry.num_bytes != whole):
-                    raise _damaged(bucket, entry.name, f"{entry.num_bytes} bytes cannot be {entry.dtype} of shape {entry.shape}")
-                if entry.offset + entry.num_bytes > size:
-                    raise _damaged(bucket, entry.name, f"it ends at byte {entry.offset + entry.num_bytes} of a file of {size}")
-                if entry.checksum and _checksum(mapping, entry.offset, entry.num_bytes) != entry.checksum:
-                    raise _damaged(bucket, entry.name, "its bytes do not have the checksum that the trainer wrote")
-                if numel == 0:
-                    yield entry.name, torch.empty(entry.shape, dtype=dtype)
-                elif entry.is_last and entry.start == 0:
-                    yield entry.name, torch.frombuffer(mapping, dtype=dtype, count=numel, offset=entry.offset).view(entry.shape)
-                elif (tensor := self._add_piece(bucket, entry, mapping, whole)) is not None:
-                    yield entry.name, tensor.view(dtype).view(entry.shape)
+        mapping, size = _open(bucket)
+        for entry in bucket.entries:
+            dtype, numel = DTYPES[entry.dtype], prod(entry.shape)
+            whole = numel * dtype.itemsize
+            if entry.start + entry.num_bytes > whole or (entry.is_last and entry.start + entry.num_bytes != whole):
+                raise _damaged(bucket, entry.name, f"{entry.num_bytes} bytes cannot be {entry.dtype} of shape {entry.shape}")
+            if entry.offset + entry.num_bytes > size:
+                raise _damaged(bucket, entry.name, f"it ends at byte {entry.offset + entry.num_bytes} of a file of {size}")
+            if entry.checksum and _checksum(mapping, entry.offset, entry.num_bytes) != entry.checksum:
+                raise _damaged(bucket, entry.name, "its bytes do not have the checksum that the trainer wrote")
+            if numel == 0:
+                yield entry.name, torch.empty(entry.shape, dtype=dtype)
+            elif entry.is_last and entry.start == 0:
+                yield entry.name, torch.frombuffer(mapping, dtype=dtype, count=numel, offset=entry.offset).view(entry.shape)
+            elif (tensor := self._add_piece(bucket, entry, mapping, whole)) is not None:
+                yield entry.name, tensor.view(dtype).view(entry.shape)
 
     def _add_piece(self, bucket: Bucket, entry: TensorEntry, mapping: mmap.mmap, whole: int) -> Tensor | None:
         """The tensor's bytes when this was its last piece."""
@@ -209,8 +209,7 @@ class BucketReader:
         return None
 
 
-@contextmanager
-def _open(bucket: Bucket) -> Iterator[tuple[mmap.mmap, int]]:
+def _open(bucket: Bucket) -> tuple[mmap.mmap, int]:
     """A private mapping of the bucket's file, and its size. The mapping lives as long as a tensor that views it."""
     try:
         fd = os.open(bucket.path, os.O_RDONLY)
@@ -219,10 +218,9 @@ def _open(bucket: Bucket) -> Iterator[tuple[mmap.mmap, int]]:
         raise _damaged(bucket, first, "the file is gone") from error
     try:
         size = os.fstat(fd).st_size
-        mapping = mmap.mmap(fd, 0, access=mmap.ACCESS_COPY) if size else mmap.mmap(-1, 1)
+        return mmap.mmap(fd, 0, access=mmap.ACCESS_COPY) if size else mmap.mmap(-1, 1), size
     finally:
         os.close(fd)
-    yield mapping, size
 
 
 def bucket_bytes(bucket: Bucket) -> np.ndarray:

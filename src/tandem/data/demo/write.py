@@ -7,25 +7,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from tandem.data.columns import IMAGES, MESSAGES, REWARD_MODEL
+from tandem.data.columns import written_schema
 from tandem.data.demo.digits import digit_samples
 from tandem.data.demo.geometry import geometry_samples
 from tandem.data.demo.sample import INSTRUCTION, Sample
 
 SIZES = {"train": (1500, 1500), "val": (90, 60), "test": (180, 120)}  # split -> digits, diagrams
-EXTRA_INFO = pa.struct(
-    [("split", pa.string()), ("index", pa.int64()), ("answer", pa.string()), ("question", pa.string()), ("response", pa.string())]
-)
-SCHEMA = pa.schema(
-    [
-        ("data_source", pa.string()),
-        ("prompt", MESSAGES),
-        ("images", IMAGES),
-        ("ability", pa.string()),
-        ("reward_model", REWARD_MODEL),
-        ("extra_info", EXTRA_INFO),
-    ]
-)
+SCHEMA = written_schema(("response", pa.string()))
 
 
 def write_demo_data(out_dir: str | Path, seed: int = 0) -> dict[str, Path]:
