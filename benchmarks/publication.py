@@ -63,7 +63,7 @@ class PeakMemory:
 
 
 def copy_seconds(num_bytes: int) -> float:
-    source, target = np.ones(num_bytes, np.uint8), np.zeros(num_bytes, np.uint8)
+    source, target = np.ones(num_bytes, np.uint8), np.full(num_bytes, 2, np.uint8)  # pages of both are there: a copy and nothing else
     began = time.perf_counter()
     np.copyto(target, source)
     return time.perf_counter() - began
@@ -97,7 +97,7 @@ def main() -> int:
         run_dir = Path(folder) / "run"
         settings = ["trainer.devices_per_node=4", "parallel.tp=2", "parallel.pp=2", "parallel.ep=2", "rollout.tp=2", f"model.path={model}"]
         settings += ["data.train_batch_size=8", "rollout.n=4", "warm_start.max_steps=0", f"run_dir={run_dir}", "rollout.replicas=1"]
-        settings += ["parallel.sp=true", "rollout.health_timeout_s=300"]
+        settings += ["parallel.sp=true", "rollout.health_timeout_s=300", "rollout.cache_bytes=536870912", "rollout.max_num_seqs=16"]
         config = load("demo", settings).model_copy(update={"device": "cpu"})
         cluster.start(config, cpu)
         run = assemble.assemble(config, cpu, "train", run_dir, Tracker(run_dir))

@@ -21,6 +21,7 @@ TEXT = {  # changes of text_config, what is told
     "rope_parameters.rope_type = 'dynamic'": {"rope_parameters": {"type": "dynamic", "factor": 2.0}},
     "rope_scaling.rope_type = 'yarn'": {"rope_scaling": YARN},
     "rope_parameters = 'default'": {"rope_parameters": "default"},
+    "rope_parameters.mrope_section = [3, 3, 1]": {"rope_parameters": {"partial_rotary_factor": 0.5, "mrope_section": [3, 3, 1]}},
     "hidden_act = 'gelu'": {"hidden_act": "gelu"},
     "output_gate_type = 'sigmoid'": {"output_gate_type": "sigmoid"},
     "attn_output_gate = False": {"attn_output_gate": False},

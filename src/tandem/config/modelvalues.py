@@ -95,6 +95,11 @@ def _check_computed(text: dict[str, Any], where: str) -> None:
         if kind != "default":
             why = "Tandem computes rope without scaling only, rope_type default; other positions would be trained wrong"
             _refuse(where, f"text_config.{name}.rope_type", kind, why, "use a config.json without rope scaling, or weights made for it")
+        sections, pairs = rope.get("mrope_section"), int(text.get("head_dim", 256) * rope.get("partial_rotary_factor", 0.25)) // 2
+        if sections is not None and (not isinstance(sections, list) or not all(map(_is_int, sections)) or sum(sections) != pairs):
+            _refuse(
+                where, f"text_config.{name}.mrope_section", sections, f"the {pairs} turning pairs of a head are shared out among 3 axes"
+            )
 
 
 def _is_int(value: object) -> bool:

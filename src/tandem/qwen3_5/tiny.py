@@ -158,6 +158,7 @@ def make_config(tokenizer, shape: TinyShape, tie_word_embeddings: bool):
     image, video, start, end, eos, pad = tokenizer.convert_tokens_to_ids(
         ["<|image_pad|>", "<|video_pad|>", "<|vision_start|>", "<|vision_end|>", "<|im_end|>", "<|endoftext|>"]
     )
+    pairs = shape.head_dim // 4  # of dimensions that turn together
     text = {
         "vocab_size": -(-len(tokenizer) // 64) * 64,
         "hidden_size": shape.hidden_size,
@@ -176,7 +177,7 @@ def make_config(tokenizer, shape: TinyShape, tie_word_embeddings: bool):
             "rope_type": "default",
             "rope_theta": 10000.0,
             "partial_rotary_factor": 0.5,
-            "mrope_section": [3, 3, 2],
+            "mrope_section": [pairs // 3 + (axis < pairs % 3) for axis in range(3)],
             "mrope_interleaved": True,
         },
         "eos_token_id": eos,
