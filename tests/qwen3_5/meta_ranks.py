@@ -41,7 +41,7 @@ class Built:
 def build(hf_config, parallel: ParallelConfig, world_size: int) -> Built:
     from tandem.devices import cpu
 
-    cpu.prepare_megatron()
+    cpu.prepare_megatron(ParallelConfig())
     import torch
 
     torch.cuda.current_device = lambda: torch.device("meta")

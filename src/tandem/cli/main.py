@@ -6,13 +6,15 @@ from typing import Annotated
 import typer
 
 from tandem.cli import edge
+from tandem.cli.cluster import cluster
 from tandem.cli.data import data
 from tandem.cli.demo import demo
+from tandem.cli.doctor import doctor
 from tandem.cli.eval import evaluate
 from tandem.cli.plan import plan
 from tandem.cli.sft import sft
 from tandem.cli.train import train
-from tandem.cli.versions import versions
+from tandem.doctor.versions import versions
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
 
@@ -43,6 +45,8 @@ app.command("sft")(sft)
 app.command("eval")(evaluate)
 app.command("demo")(demo)
 app.command("plan")(plan)
+app.command("doctor")(doctor)
+app.add_typer(cluster, name="cluster")
 app.add_typer(data, name="data")
 
 

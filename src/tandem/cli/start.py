@@ -14,7 +14,7 @@ from tandem.config.load import resolved_yaml
 from tandem.config.notes import notes
 from tandem.config.preflight import Task
 from tandem.config.schema import Config
-from tandem.devices import DEVICES
+from tandem.devices import DEVICES, process_environment
 from tandem.devices.parts import choose_parts
 
 
@@ -40,12 +40,12 @@ def start(task: Task, recipe: str, overrides: Sequence[str], *, dry_run: bool = 
 
 
 def _comments(config: Config) -> str:
-    """Comment lines under the settings: notes, the environment of a training process on the chosen device, and what layers are made of on
+    """Comment lines under the settings: notes, the environment of every process on the chosen device, and what layers are made of on
     each device, as far as this environment has it."""
     lines = notes(config)
     if config.device in DEVICES:
-        variables = DEVICES[config.device].environment(config.trainer.num_threads)
-        lines += [f"environment of a training process on {config.device}:", *(f"  {name}={value}" for name, value in variables.items())]
+        variables = process_environment(DEVICES[config.device], config.trainer.num_threads)
+        lines += [f"environment of every process on {config.device}:", *(f"  {name}={value}" for name, value in variables.items())]
     requested = "portable" if config.model.layers == "portable" else "auto"  # the other machine may have what `fused` insists on
     lines += [f"on {name}: {'; '.join(choose_parts(device, requested).reasons)}" for name, device in DEVICES.items()]
     return "".join(f"# {line}\n" for line in lines)

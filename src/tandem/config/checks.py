@@ -244,6 +244,16 @@ def samples_ahead_need_their_own_devices(config: Config) -> None:
         )
 
 
+def a_tensor_parallel_group_stays_on_a_node(config: Config) -> None:
+    tp, trainer = config.parallel.tp, config.trainer
+    if trainer.nnodes > 1 and trainer.devices_per_node % tp:
+        raise UserError(
+            f"parallel.tp = {tp} does not divide the {trainer.devices_per_node} devices of a node",
+            "tensor parallel ranks talk in every layer, too often for the links between nodes",
+            f"set parallel.tp={_nearest_divisor(trainer.devices_per_node, tp)}; a pipeline may span nodes",
+        )
+
+
 def a_generator_fits_on_a_node(config: Config) -> None:
     """Its workers share memory, and weights reach them through it."""
     rollout, per_node = config.rollout, config.trainer.devices_per_node
@@ -292,6 +302,7 @@ RULES = (
     log_probs_are_comparable,
     greedy_samples_differ_only_once,
     generators_fit_the_devices,
+    a_tensor_parallel_group_stays_on_a_node,
     a_generator_fits_on_a_node,
     samples_ahead_need_their_own_devices,
     separate_generators_are_counted,

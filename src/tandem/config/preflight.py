@@ -96,13 +96,13 @@ def check_cluster(config: Config) -> None:
 
 
 def check_address(address: str, timeout_s: float = 5.0) -> None:
-    """Raises UserError when nothing listens at HOST:PORT: Ray itself would wait for minutes. An empty address is none."""
-    if not address:
+    """Raises UserError when nothing listens at HOST:PORT: Ray itself would wait for minutes. An empty address is none, nor is `auto`."""
+    if address in ("", "auto"):
         return
     host, _, port = address.rpartition(":")
     fix = "start its head with `ray start --head --port PORT`, or leave cluster.address empty for a cluster on this machine"
     if not host or not port.isdigit():
-        raise UserError(f"cluster.address = {address}", "it must be HOST:PORT", fix)
+        raise UserError(f"cluster.address = {address}", "it must be HOST:PORT, or auto", fix)
     try:
         socket.create_connection((host, int(port)), timeout_s).close()
     except (OSError, OverflowError) as error:

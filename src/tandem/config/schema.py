@@ -194,7 +194,9 @@ class SyncConfig(Section):
 
 
 class ClusterConfig(Section):
-    address: str = Field("", description="Ray head to join, host:port; empty: start a local cluster")
+    address: str = Field(
+        "", description="Ray head to join, host:port; auto: the cluster that runs here, else one of its own; empty: one of its own"
+    )
     master_port: int = Field(0, ge=0, le=65535, description="rendezvous port of the training ranks; 0: a free one")
     dashboard_port: int = Field(0, ge=0, le=65535, description="port of Ray's dashboard on loopback; 0: no dashboard")
     object_store_bytes: int = Field(

@@ -2,6 +2,7 @@
 
 import importlib.util
 import os
+from collections.abc import Mapping
 from types import ModuleType
 
 from tandem.devices import cpu, cuda, npu
@@ -32,6 +33,11 @@ def detect(requested: str = "auto") -> tuple[ModuleType, str]:
             )
         return DEVICES[requested], reason
     return find()
+
+
+def process_environment(device: ModuleType, num_threads: int, exported: Mapping[str, str] = os.environ) -> dict[str, str]:
+    """Variables of every process of a run, set before torch is imported there. An exported value wins over a default of the device."""
+    return {name: exported.get(name, value) for name, value in device.DEFAULT_ENVIRONMENT.items()} | device.environment(num_threads)
 
 
 def check_name(name: str) -> None:

@@ -2,6 +2,8 @@
 
 from pathlib import Path
 
+from tandem.config.schema import ParallelConfig
+
 NAME = "cpu"
 COLLECTIVE_BACKEND = "gloo"
 RAY_RESOURCE = "CPU"
@@ -15,18 +17,16 @@ def missing() -> str:
     return ""
 
 
+DEFAULT_ENVIRONMENT = {"TOKENIZERS_PARALLELISM": "false"}  # what a user may overrule by exporting another value
+
+
 def environment(num_threads: int) -> dict[str, str]:
-    """Variables of every training process, set before torch is imported there."""
-    # Two OpenMP threads on a busy machine were 10 to 60 times slower than one; gloo finds its interface by host name otherwise.
-    return {
-        "OMP_NUM_THREADS": str(num_threads),
-        "MKL_NUM_THREADS": str(num_threads),
-        "CUDA_VISIBLE_DEVICES": "",
-        "TOKENIZERS_PARALLELISM": "false",
-    }
+    """Variables that every process of a run must have, set before torch is imported there."""
+    # Two OpenMP threads on a busy machine were 10 to 60 times slower than one.
+    return {"OMP_NUM_THREADS": str(num_threads), "MKL_NUM_THREADS": str(num_threads), "CUDA_VISIBLE_DEVICES": ""}
 
 
-def prepare_megatron() -> None:
+def prepare_megatron(parallel: ParallelConfig) -> None:
     """What must happen in a training process before `megatron.core` is imported."""
     from tandem.devices import megatron_cpu
 

@@ -2,6 +2,8 @@
 
 import ctypes
 
+from tandem.config.schema import ParallelConfig
+
 NAME = "gpu"
 COLLECTIVE_BACKEND = "nccl"
 RAY_RESOURCE = "GPU"
@@ -28,12 +30,16 @@ def missing() -> str:
     return "" if torch.cuda.is_available() else "torch.cuda.is_available() is False"
 
 
+# What a user may overrule by exporting another value.
+DEFAULT_ENVIRONMENT = {"CUDA_DEVICE_MAX_CONNECTIONS": "1", "TOKENIZERS_PARALLELISM": "false"}
+
+
 def environment(num_threads: int) -> dict[str, str]:
-    """Variables of every training process, set before torch is imported there."""
-    return {"OMP_NUM_THREADS": str(num_threads), "CUDA_DEVICE_MAX_CONNECTIONS": "1", "TOKENIZERS_PARALLELISM": "false"}
+    """Variables that every process of a run must have, set before torch is imported there."""
+    return {"OMP_NUM_THREADS": str(num_threads)}
 
 
-def prepare_megatron() -> None:
+def prepare_megatron(parallel: ParallelConfig) -> None:
     """What must happen in a training process before `megatron.core` is imported: nothing."""
 
 

@@ -1,6 +1,9 @@
 """Ascend NPU: HCCL between ranks, MindSpeed's adaptor imported before Megatron-Core."""
 
 import importlib.util
+from typing import Any
+
+from tandem.config.schema import ParallelConfig
 
 NAME = "npu"
 COLLECTIVE_BACKEND = "hccl"
@@ -22,26 +25,50 @@ def missing() -> str:
     return "" if torch_npu.npu.is_available() else "torch_npu is installed but sees no NPU"
 
 
+# What a user may overrule by exporting another value.
+DEFAULT_ENVIRONMENT = {
+    "COMBINED_ENABLE": "1",
+    "CPU_AFFINITY_CONF": "1",
+    "HCCL_BUFFSIZE": "300",
+    "HCCL_CONNECT_TIMEOUT": "5400",  # HCCL's own 120 s are short for ranks that load weights at different speeds
+    "PYTORCH_NPU_ALLOC_CONF": "garbage_collection_threshold:0.8",
+    "RAY_DEDUP_LOGS": "0",
+    "TASK_QUEUE_ENABLE": "1",
+    "TOKENIZERS_PARALLELISM": "false",
+    "VLLM_ASCEND_ENABLE_NZ": "0",
+}
+
+
 def environment(num_threads: int) -> dict[str, str]:
-    """Variables of every training process, set before torch is imported there."""
+    """Variables that every process of a run must have, set before torch is imported there."""
+    # Visible devices are set by us, from what Ray gave to the actor; Ray setting them too would number the numbers.
+    return {"OMP_NUM_THREADS": str(num_threads), "RAY_EXPERIMENTAL_NOSET_ASCEND_RT_VISIBLE_DEVICES": "1"}
+
+
+def prepare_megatron(parallel: ParallelConfig) -> None:
+    """What must happen in a training process before `megatron.core` is imported: MindSpeed's adaptor patches it as it is imported.
+
+    The adaptor chooses its patches from command-line arguments, which a Ray actor has none of; `repatch` takes them from here.
+    """
+    from mindspeed.megatron_adaptor import repatch
+
+    repatch(megatron_arguments(parallel))
+
+
+def megatron_arguments(parallel: ParallelConfig) -> dict[str, Any]:
+    """Megatron-LM's names of what MindSpeed chooses its patches by."""
     return {
-        "OMP_NUM_THREADS": str(num_threads),
-        "CPU_AFFINITY_CONF": "1",
-        "PYTORCH_NPU_ALLOC_CONF": "garbage_collection_threshold:0.8",
-        "HCCL_CONNECT_TIMEOUT": "5400",
-        "HCCL_BUFFSIZE": "300",
-        "TASK_QUEUE_ENABLE": "1",
-        "COMBINED_ENABLE": "1",
-        "VLLM_ASCEND_ENABLE_NZ": "0",
-        "RAY_DEDUP_LOGS": "0",
-        "RAY_EXPERIMENTAL_NOSET_ASCEND_RT_VISIBLE_DEVICES": "1",
-        "TOKENIZERS_PARALLELISM": "false",
+        "tensor_model_parallel_size": parallel.tp,
+        "pipeline_model_parallel_size": parallel.pp,
+        "virtual_pipeline_model_parallel_size": parallel.vpp or None,
+        "context_parallel_size": parallel.cp,
+        "expert_model_parallel_size": parallel.ep,
+        "expert_tensor_parallel_size": parallel.etp,
+        "sequence_parallel": parallel.tp > 1 if parallel.sp is None else parallel.sp,
+        "use_flash_attn": True,
+        "moe_token_dispatcher_type": "alltoall",
+        "transformer_impl": "transformer_engine",
     }
-
-
-def prepare_megatron() -> None:
-    """What must happen in a training process before `megatron.core` is imported."""
-    import mindspeed.megatron_adaptor  # noqa: F401  (patches Megatron-Core on import)
 
 
 def set_device(local_rank: int) -> None:

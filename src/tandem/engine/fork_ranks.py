@@ -75,7 +75,7 @@ def _main(folder: Path) -> int:
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     from tandem.devices import cpu
 
-    cpu.prepare_megatron()
+    cpu.prepare_megatron(ParallelConfig())
     import torch
 
     torch.set_num_threads(1)

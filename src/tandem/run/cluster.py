@@ -1,19 +1,25 @@
 """Ray: start or join a cluster, check that it has what the run needs, seat the actors."""
 
 import os
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from tandem.config.schema import Config
+from tandem.devices import process_environment
 from tandem.errors import UserError
 
 CPU_OBJECT_STORE_BYTES = 256 << 20
+RUNNING_CLUSTER = "auto"  # the address of whatever cluster runs here
 _CONTROLLER_CPUS = 1
+# What training and generation listen to; a run's actors start in Ray's environment, which is that of another shell or machine.
+PASSED_ON = ("ASCEND_", "CANN_", "FLA_", "GLOO_", "HCCL_", "HF_", "MINDSPEED_", "NCCL_", "NVTE_", "PYTORCH_", "TORCH", "TRITON_", "VLLM_")
+LEFT_OUT = re.compile(r"TOKEN|KEY|SECRET|PASSWORD|VISIBLE_DEVICES$|_HOST_IP$|_IF_IP$|_HOME(_PATH)?$|_OPP_PATH$|_AICPU_PATH$")
 
 
 def start(config: Config, device) -> None:
-    """Join the cluster at `cluster.address`, or start a local one bound to loopback.
+    """Join the cluster at `cluster.address`, or start one on this machine, bound to loopback.
 
     Raises:
         UserError: nothing listens at the address.
@@ -22,28 +28,38 @@ def start(config: Config, device) -> None:
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
     import ray
 
+    ours = {"runtime_env": {"env_vars": actor_environment(config, device)}, "log_to_driver": False, "logging_level": "ERROR"}
     if config.cluster.address:
         try:
-            ray.init(address=config.cluster.address, log_to_driver=False, logging_level="ERROR")
+            ray.init(address=config.cluster.address, **ours)
+            return
         except ConnectionError as error:
-            raise UserError(
-                f"no Ray cluster at cluster.address={config.cluster.address}", str(error), "start its head: ray start --head --port <port>"
-            ) from error
-        return
-    needed = devices_needed(config)
+            if config.cluster.address != RUNNING_CLUSTER:
+                raise UserError(
+                    f"no Ray cluster at cluster.address={config.cluster.address}",
+                    str(error),
+                    f"start its head: {start_head(config, device)}",
+                ) from error
     on_cpu = device.RAY_RESOURCE == "CPU"
-    ray.init(
+    ray.init(  # it finds the accelerators of this machine by itself
         address="local",  # whatever RAY_ADDRESS says
-        num_cpus=needed + config.rollout.replicas * config.rollout.tp + _CONTROLLER_CPUS,
-        resources={} if device.RAY_RESOURCE in ("CPU", "GPU") else {device.RAY_RESOURCE: needed},
+        num_cpus=devices_needed(config) + config.rollout.replicas * config.rollout.tp + _CONTROLLER_CPUS,
         include_dashboard=bool(config.cluster.dashboard_port),
         dashboard_host="127.0.0.1",
         dashboard_port=config.cluster.dashboard_port or None,
         object_store_memory=config.cluster.object_store_bytes or (CPU_OBJECT_STORE_BYTES if on_cpu else None),
-        log_to_driver=False,
-        logging_level="ERROR",
         _node_ip_address="127.0.0.1",
+        **ours,
     )
+
+
+def actor_environment(config: Config, device, exported: Mapping[str, str] = os.environ) -> dict[str, str]:
+    """Variables of every actor, on every node: the device's, and what is exported here for the libraries that run there.
+
+    Left out are secrets, which Ray would show to whoever looks at the cluster, and what differs from node to node.
+    """
+    passed = {name: value for name, value in exported.items() if name.startswith(PASSED_ON) and not LEFT_OUT.search(name)}
+    return passed | process_environment(device, config.trainer.num_threads, exported)
 
 
 def devices_needed(config: Config) -> int:
@@ -53,19 +69,54 @@ def devices_needed(config: Config) -> int:
 
 
 def check_resources(config: Config, device) -> None:
-    """Raises UserError when the cluster has fewer devices than the run needs, instead of waiting for them for ever."""
+    """Raises UserError when the cluster cannot seat the run, instead of waiting for devices for ever; it says which nodes are missing."""
     import ray
 
-    per_node, nodes = config.trainer.devices_per_node, config.trainer.nnodes
-    have, needed = int(ray.cluster_resources().get(device.RAY_RESOURCE, 0)), devices_needed(config)
-    own = f" + {needed - per_node * nodes} for the generators" if needed > per_node * nodes else ""
-    if have < needed:
-        raise UserError(
-            f"the Ray cluster has {have} {device.RAY_RESOURCE}, the run needs {needed} ({nodes} nodes x {per_node}{own})",
-            "training ranks are seated one on each device",
-            f"""join the missing nodes: ray start --address <head:port> --resources '{{"{device.RAY_RESOURCE}": {per_node}}}', """
-            "or lower trainer.nnodes / trainer.devices_per_node",
-        )
+    resource, per_node, nodes = device.RAY_RESOURCE, config.trainer.devices_per_node, config.trainer.nnodes
+    have = {f"{node['NodeManagerAddress']}:{node['NodeManagerPort']}": node["Resources"] for node in ray.nodes() if node["Alive"]}
+    capacities = [int(resources.get(resource, 0)) for resources in have.values()]
+    own = [config.rollout.tp] * (config.rollout.replicas if own_devices(config) else 0)
+    missing = without_a_node([per_node] * nodes + own, capacities)
+    if not missing:
+        return
+    needs = f"{nodes} nodes x {per_node}" + (f" + {len(own)} x {config.rollout.tp} for the generators" if own else "")
+    there = ", ".join(f"{node.rsplit(':', 1)[0]}: {number}" for node, number in zip(have, capacities))
+    head = config.cluster.address if config.cluster.address not in ("", RUNNING_CLUSTER) else ray.get_runtime_context().gcs_address
+    raise UserError(
+        f"the Ray cluster has {sum(capacities)} {resource} ({there}), the run needs {sum([per_node * nodes, *own])} ({needs})",
+        "training ranks of a node, and the workers of a generator, are seated together, one on each device",
+        f"on {len(missing)} more {'machine' if len(missing) == 1 else 'machines'}: {join_line(device, max(missing), head)}"
+        if config.cluster.address
+        else f"on this machine: {start_head(config, device)}; on each other one: {join_line(device, per_node, '<this machine>:6766')}; "
+        "then run again with cluster.address=<this machine>:6766. Or lower trainer.nnodes / trainer.devices_per_node",
+    )
+
+
+def without_a_node(groups: Sequence[int], capacities: Sequence[int]) -> list[int]:
+    """The groups of devices, each of which must be on one node, that find no place: largest first, each where it fits best."""
+    left, missing = list(capacities), []
+    for group in sorted(groups, reverse=True):
+        fitting = [node for node, number in enumerate(left) if number >= group]
+        if fitting:
+            left[min(fitting, key=left.__getitem__)] -= group
+        else:
+            missing.append(group)
+    return missing
+
+
+def start_head(config: Config, device) -> str:
+    """The command that starts a cluster's head."""
+    return f"ray start --head --port 6766 {_ray_resources(device, config.trainer.devices_per_node)}"
+
+
+def join_line(device, number: int, head: str) -> str:
+    """The command that joins a machine with `number` devices."""
+    return f"ray start --address {head} {_ray_resources(device, number)}"
+
+
+def _ray_resources(device, number: int) -> str:
+    known = {"CPU": "--num-cpus", "GPU": "--num-gpus"}.get(device.RAY_RESOURCE)
+    return f"{known} {number}" if known else f"""--resources '{{"{device.RAY_RESOURCE}": {number}}}'"""
 
 
 @dataclass(frozen=True)

@@ -54,7 +54,7 @@ class TrainRank:
 
         self.config, self.rank = config, rank
         self.device = devices.DEVICES[config.device]
-        os.environ.update(self.device.environment(config.trainer.num_threads))
+        os.environ.update(devices.process_environment(self.device, config.trainer.num_threads))
         see_only(self.device, claimed_devices(self.device))
         log_to_file(Path(run_dir) / "logs" / f"train_rank_{rank}.log")
         self.engine: Any = None
@@ -77,7 +77,7 @@ class TrainRank:
     def start(self, address: str, port: int, world_size: int, model_path: str, banned_token_ids: list[int]) -> None:
         """Join the other ranks and load this rank's part of the model."""
         self.device.set_device(0)
-        self.device.prepare_megatron()
+        self.device.prepare_megatron(self.config.parallel)
         import torch
 
         from tandem.engine import groups

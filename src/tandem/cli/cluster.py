@@ -1,0 +1,80 @@
+"""`tandem cluster`: does the Ray cluster have what a run needs?"""
+
+import json
+import sys
+import tempfile
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from tandem import devices
+from tandem.cli.options import Json, Overrides, Recipe
+from tandem.config.checks import check
+from tandem.config.load import load
+from tandem.config.preflight import check_address
+
+cluster = typer.Typer(no_args_is_help=True, help="Look at the Ray cluster.\n\nExample: tandem cluster check demo")
+
+Timeout = Annotated[float, typer.Option("--timeout", help="seconds to wait for all seats")]
+
+
+@cluster.command("check")
+def check_cluster(recipe: Recipe, overrides: Overrides = None, timeout_s: Timeout = 300.0, as_json: Json = False) -> None:
+    """Seat a small actor wherever the run would have a training rank or a generator, and ask it what is there.
+
+    Exit code 2 when the cluster cannot seat the run, or its nodes differ in what must be the same.
+
+    Example: tandem cluster check qwen3_5_122b_a10b device=npu cluster.address=HEAD:6766
+    """
+    config = load(recipe, overrides or (), find_device=devices.likely)
+    if config.device == "auto":
+        config = config.model_copy(update={"device": devices.likely()})
+    check(config)
+    check_address(config.cluster.address)
+    device = devices.DEVICES[config.device]
+    from tandem.run import cluster as ray_cluster
+    from tandem.run import cluster_check
+
+    folder = Path(config.run_dir or "runs")
+    try:
+        ray_cluster.start(config, device)
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.NamedTemporaryFile(dir=folder, prefix=".cluster-check-") as mark:
+            places = cluster_check.look_around(config, device, str(Path(mark.name).resolve()), timeout_s)
+    finally:
+        import ray
+
+        ray.shutdown()
+    found = cluster_check.faults(config, places, ray_cluster.actor_environment(config, device))
+    if as_json:
+        sys.stdout.write(json.dumps(cluster_check.as_json(places, found), indent=2) + "\n")
+    else:
+        console = Console(highlight=False)
+        console.print(table_of(places))
+        for fault in found:
+            console.print(f"\n[red]fault[/] {fault}", soft_wrap=True)
+        console.print("\nThe run has its seats." if not found else f"\n{len(found)} faults")
+    raise typer.Exit(2 if found else 0)
+
+
+def table_of(places: list) -> Table:
+    """A line for each node."""
+    table = Table(box=None, pad_edge=False)
+    for column in ("node", "host", "seats", "devices", "/dev/shm free", "model", "sees the runs"):
+        table.add_column(column, overflow="fold")
+    for node in dict.fromkeys(place.node for place in places):
+        here = [place for place in places if place.node == node]
+        first = here[0]
+        table.add_row(
+            first.address,
+            first.host,
+            ", ".join(place.seat for place in here),
+            ", ".join(dict.fromkeys(id for place in here for id in place.devices)),
+            f"{first.free_shared_memory_bytes / (1 << 30):.1f} GiB",
+            first.model or "-",
+            "yes" if first.sees_run_dir else "no",
+        )
+    return table

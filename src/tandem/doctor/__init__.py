@@ -1,0 +1,1 @@
+"""What is installed and set up here, against what a run needs."""
