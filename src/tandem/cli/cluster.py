@@ -3,8 +3,9 @@
 import json
 import sys
 import tempfile
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
@@ -15,6 +16,9 @@ from tandem.cli.options import Json, Overrides, Recipe
 from tandem.config.checks import check
 from tandem.config.load import load
 from tandem.config.preflight import check_address
+
+if TYPE_CHECKING:
+    from tandem.run.cluster_check import Place
 
 cluster = typer.Typer(no_args_is_help=True, help="Look at the Ray cluster.\n\nExample: tandem cluster check demo")
 
@@ -60,21 +64,33 @@ def check_cluster(recipe: Recipe, overrides: Overrides = None, timeout_s: Timeou
     raise typer.Exit(2 if found else 0)
 
 
-def table_of(places: list) -> Table:
+def table_of(places: "list[Place]") -> Table:
     """A line for each node."""
     table = Table(box=None, pad_edge=False)
-    for column in ("node", "host", "seats", "devices", "/dev/shm free", "model", "sees the runs"):
+    for column in ("node", "host", "ranks", "generators", "devices", "/dev/shm free", "model", "sees the runs"):
         table.add_column(column, overflow="fold")
     for node in dict.fromkeys(place.node for place in places):
         here = [place for place in places if place.node == node]
-        first = here[0]
+        seats = [place.seat.split() for place in here]
+        ranks, generators = ([int(number) for name, number in seats if name == kind] for kind in ("rank", "generator"))
+        ids = [int(id) for place in here for id in place.devices]
         table.add_row(
-            first.address,
-            first.host,
-            ", ".join(place.seat for place in here),
-            ", ".join(dict.fromkeys(id for place in here for id in place.devices)),
-            f"{first.free_shared_memory_bytes / (1 << 30):.1f} GiB",
-            first.model or "-",
-            "yes" if first.sees_run_dir else "no",
+            here[0].address,
+            here[0].host,
+            *(ranges(numbers) for numbers in (ranks, generators, ids)),
+            f"{here[0].free_shared_memory_bytes / (1 << 30):.1f} GiB",
+            here[0].model or "not here",
+            "yes" if here[0].sees_run_dir else "no",
         )
     return table
+
+
+def ranges(numbers: Iterable[int]) -> str:
+    """[0, 1, 2, 5] -> `0-2, 5`; none: `-`."""
+    spans: list[list[int]] = []
+    for number in sorted(set(numbers)):
+        if spans and number == spans[-1][1] + 1:
+            spans[-1][1] = number
+        else:
+            spans.append([number, number])
+    return ", ".join(f"{first}-{last}" if first != last else str(first) for first, last in spans) or "-"

@@ -18,6 +18,7 @@ from tandem.errors import UserError
 
 Task = Literal["train", "sft", "eval", "demo"]
 SHM = Path("/dev/shm")
+LOOPBACK = ("127.0.0.1", "localhost")
 DEFAULT_CPU_OBJECT_STORE = 256 << 20
 # Settings that may change when a run goes on in its folder; keys or whole sections.
 MAY_CHANGE = ("run_dir", "resume", "trainer.total_steps", "trainer.total_epochs", "trainer.save_freq", "trainer.test_freq", "cluster.")
@@ -103,10 +104,22 @@ def check_address(address: str, timeout_s: float = 5.0) -> None:
     fix = "start its head with `ray start --head --port PORT`, or leave cluster.address empty for a cluster on this machine"
     if not host or not port.isdigit():
         raise UserError(f"cluster.address = {address}", "it must be HOST:PORT, or auto", fix)
-    try:
-        socket.create_connection((host, int(port)), timeout_s).close()
-    except (OSError, OverflowError) as error:
-        raise UserError(f"no Ray cluster at cluster.address = {address}", str(error), fix) from error
+    for place in [host, *([own_address()] if host in LOOPBACK else [])]:
+        try:
+            socket.create_connection((place, int(port)), timeout_s).close()
+        except (OSError, OverflowError) as error:
+            own = "" if place == host else f"; Ray takes {place}, this machine's address, for {host}, and nothing listens there"
+            raise UserError(f"no Ray cluster at cluster.address = {address}", f"{error}{own}", fix) from error
+
+
+def own_address() -> str:
+    """This machine's address on the way out, as Ray finds it; no packet is sent."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.connect(("8.8.8.8", 80))
+        except OSError:  # no way out: Ray takes loopback then
+            return "127.0.0.1"
+        return str(probe.getsockname()[0])
 
 
 def check_port(key: str, port: int, host: str) -> None:

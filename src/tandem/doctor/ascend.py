@@ -24,7 +24,7 @@ def cann_version(root: Path = Path("/usr/local/Ascend"), env: Mapping[str, str] 
     for folder in folders:
         for pattern in INSTALL_FILES:
             for file in sorted(folder.glob(pattern)):
-                if found := re.search(r"^\W*version\W+(\d+(?:\.\w+)+)", file.read_text(errors="replace"), re.IGNORECASE | re.MULTILINE):
+                if found := re.search(r"^version\W+(\d+(?:\.\w+)+)", file.read_text(errors="replace"), re.IGNORECASE | re.MULTILINE):
                     return found[1]
         if found := re.fullmatch(r"cann-(\d+(?:\.\w+)+)", folder.name):
             return found[1]

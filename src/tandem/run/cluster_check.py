@@ -13,7 +13,7 @@ from tandem.config.schema import Config
 from tandem.doctor.versions import versions
 from tandem.errors import UserError
 from tandem.run import cluster
-from tandem.run.groups import wait
+from tandem.run.waiting import wait
 from tandem.run.workers import claimed_devices
 
 SHM = Path("/dev/shm")

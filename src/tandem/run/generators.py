@@ -15,8 +15,8 @@ from tandem.data.types import Prompt
 from tandem.errors import RunError, UserError
 from tandem.rollout.types import Completion, Part, Request, SamplingParams, requests_of
 from tandem.run import cluster
-from tandem.run.groups import wait
 from tandem.run.processes import Identity, kill_family
+from tandem.run.waiting import wait
 from tandem.run.workers import Generator
 
 log = logging.getLogger(__name__)

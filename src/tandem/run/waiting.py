@@ -1,0 +1,39 @@
+"""Waiting for actors: every wait has a limit, and hands on the other side's own error."""
+
+from typing import Any
+
+import ray
+from ray.exceptions import GetTimeoutError, RayActorError, RayTaskError
+
+from tandem.errors import RunError, UserError
+from tandem.run import cluster
+
+
+def wait(futures: list[Any], timeout_s: float, what: str) -> list[Any]:
+    """Results in order, or the first failure as it happened on the other side.
+
+    Raises:
+        RunError: the limit passed, or an actor's process is gone.
+        UserError: raised over there.
+    """
+    try:
+        return ray.get(futures, timeout=timeout_s)
+    except GetTimeoutError as error:
+        raise RunError(
+            f"{what} took longer than {timeout_s:.0f} s",
+            "a process hangs or is much slower than expected",
+            "see logs/; raise rollout.timeout_s or trainer.timeout_s",
+        ) from error
+    except RayTaskError as error:
+        if isinstance(error.cause, UserError | RunError):
+            raise error.cause from error
+        told = str(error.cause).strip().splitlines() or ["no message"]
+        raise RunError(
+            f"{what} failed: {type(error.cause).__name__}: {told[0]}", "this is not one of the failures Tandem knows", "see the traceback"
+        ) from error
+    except RayActorError as error:
+        raise RunError(
+            f"a process died during {what}",
+            cluster.cause_of_death(error),
+            "see logs/ for its last lines; out of memory is the usual reason",
+        ) from error
