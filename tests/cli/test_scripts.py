@@ -65,7 +65,7 @@ def test_a_dry_run_shows_the_whole_npu_run_on_a_machine_without_one(real: dict[s
     expected = load("qwen3_5_122b_a10b", ["trainer.total_steps=2"], {"DEVICE": "npu", "TP": "1"})
     assert load(str(tmp_path / "again.yaml"), env={}) == expected
     lines = done.stdout.splitlines()
-    assert "# environment of a training process on npu:" in lines
+    assert "# environment of every process on npu:" in lines
     assert {"#   HCCL_CONNECT_TIMEOUT=5400", "#   CPU_AFFINITY_CONF=1", "#   OMP_NUM_THREADS=1"} <= set(lines)
 
 
