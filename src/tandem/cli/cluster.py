@@ -1,7 +1,6 @@
 """`tandem cluster`: does the Ray cluster have what a run needs?"""
 
 import json
-import sys
 import tempfile
 from collections.abc import Iterable
 from pathlib import Path
@@ -13,6 +12,7 @@ from rich.table import Table
 
 from tandem import devices
 from tandem.cli.options import Json, Overrides, Recipe
+from tandem.cli.output import result_stream
 from tandem.config.checks import check
 from tandem.config.load import load
 from tandem.config.preflight import check_address
@@ -43,24 +43,25 @@ def check_cluster(recipe: Recipe, overrides: Overrides = None, timeout_s: Timeou
     from tandem.run import cluster_check
 
     folder = Path(config.run_dir or "runs")
-    try:
-        ray_cluster.start(config, device)
-        folder.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile(dir=folder, prefix=".cluster-check-") as mark:
-            places = cluster_check.look_around(config, device, str(Path(mark.name).resolve()), timeout_s)
-    finally:
-        import ray
+    with result_stream(as_json) as result:  # Ray writes warnings to standard output
+        try:
+            ray_cluster.start(config, device)
+            folder.mkdir(parents=True, exist_ok=True)
+            with tempfile.NamedTemporaryFile(dir=folder, prefix=".cluster-check-") as mark:
+                places = cluster_check.look_around(config, device, str(Path(mark.name).resolve()), timeout_s)
+        finally:
+            import ray
 
-        ray.shutdown()
-    found = cluster_check.faults(config, places, ray_cluster.actor_environment(config, device))
-    if as_json:
-        sys.stdout.write(json.dumps(cluster_check.as_json(places, found), indent=2) + "\n")
-    else:
-        console = Console(highlight=False)
-        console.print(table_of(places))
-        for fault in found:
-            console.print(f"\n[red]fault[/] {fault}", soft_wrap=True)
-        console.print("\nThe run has its seats." if not found else f"\n{len(found)} faults")
+            ray.shutdown()
+        found = cluster_check.faults(config, places, ray_cluster.actor_environment(config, device))
+        if as_json:
+            result.write(json.dumps(cluster_check.as_json(places, found), indent=2) + "\n")
+        else:
+            console = Console(highlight=False)
+            console.print(table_of(places))
+            for fault in found:
+                console.print(f"\n[red]fault[/] {fault}", soft_wrap=True)
+            console.print("\nThe run has its seats." if not found else f"\n{len(found)} faults")
     raise typer.Exit(2 if found else 0)
 
 

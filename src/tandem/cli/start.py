@@ -1,14 +1,12 @@
 """What train, sft, eval and demo have in common: prepare, launch, show what came of it."""
 
 import json
-import os
 import sys
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TextIO
 
 from tandem.cli import edge
+from tandem.cli.output import result_stream
 from tandem.cli.prepare import prepare
 from tandem.config.load import resolved_yaml
 from tandem.config.notes import notes
@@ -28,7 +26,7 @@ def start(task: Task, recipe: str, overrides: Sequence[str], *, dry_run: bool = 
     from tandem.track.console import Console
     from tandem.track.summary import summary_table
 
-    with _result_stream(as_json) as result:
+    with result_stream(as_json) as result:
         with Console(quiet=quiet) as console:
             from tandem.run.launch import launch  # seconds of imports, with the console already ticking
 
@@ -49,15 +47,3 @@ def _comments(config: Config) -> str:
     requested = "portable" if config.model.layers == "portable" else "auto"  # the other machine may have what `fused` insists on
     lines += [f"on {name}: {'; '.join(choose_parts(device, requested).reasons)}" for name, device in DEVICES.items()]
     return "".join(f"# {line}\n" for line in lines)
-
-
-@contextmanager
-def _result_stream(as_json: bool) -> Iterator[TextIO]:
-    """Standard output; for JSON kept apart, while all else (worker processes too) that writes there goes to standard error."""
-    if not as_json:
-        yield sys.stdout
-        return
-    sys.stdout.flush()
-    with os.fdopen(os.dup(1), "w", encoding="utf-8") as result:
-        os.dup2(2, 1)
-        yield result
