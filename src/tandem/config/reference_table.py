@@ -164,7 +164,7 @@ VALUES: dict[str, dict[str, str]] = {
     "device": {"NPU": "npu", "GPU": "gpu", "CPU": "cpu", "cuda": "gpu"},
     "resume": {"disable": "never"},
     "algorithm.advantage": {"gae": "ppo"},
-    "algorithm.loss": {"vanilla": "ppo_clip"},
+    "algorithm.loss": {"vanilla": "ppo_clip", "geo_mean": "gmpo"},
     "algorithm.kl.kind": {"low_var_kl": "k3", "kl": "k1", "mse": "k2"},
     "algorithm.kl.where": {"True": "reward", "true": "reward", "False": "loss", "false": "loss"},
     "algorithm.aggregation": {

@@ -129,9 +129,11 @@ class AlgorithmConfig(Section):
     advantage: str = Field("grpo", description="advantage estimator, a name in tandem.algorithms")
     loss: str = Field("ppo_clip", description="policy loss, a name in tandem.algorithms")
     norm_by_std: bool = Field(True, description="divide centred rewards by the group's standard deviation")
-    clip_low: float = Field(0.2, gt=0, lt=1, description="the ratio is clipped at 1 - clip_low")
-    clip_high: float = Field(0.2, gt=0, description="the ratio is clipped at 1 + clip_high")
+    clip_low: float = Field(0.2, gt=0, le=1, description="the ratio is clipped at 1 - clip_low; gmpo: the log ratio at -clip_low")
+    clip_high: float = Field(0.2, gt=0, description="the ratio is clipped at 1 + clip_high; gmpo: the log ratio at clip_high")
     clip_dual: float = Field(0.0, ge=0, description="dual clip bound for negative advantages (3 is usual); 0: off")
+    tau_positive: float = Field(1.0, gt=0, description="sapo: steepness of the gate of tokens with positive advantages")
+    tau_negative: float = Field(1.05, gt=0, description="sapo: steepness of the gate of all others; larger is stricter")
     aggregation: Literal["token_mean", "sequence_mean", "constant"] = Field(
         "token_mean", description="how per-token losses become one number"
     )

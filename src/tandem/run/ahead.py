@@ -1,7 +1,7 @@
 """Each step's samples: made when the step asks for them, or, one step off policy, while the step before trains."""
 
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from tandem.data.loader import Loader
@@ -16,6 +16,7 @@ class Batch:
     prompts: list[Prompt]
     completions: list[list[Completion]]
     loader_state: dict[str, Any]  # after these prompts
+    greedy: list[Completion]  # one of each prompt, if the advantage needs them
 
 
 class Rollouts:
@@ -23,10 +24,11 @@ class Rollouts:
 
     Args:
         ahead: 1: the next batch is begun as soon as one is taken; 0: when it is asked for.
+        greedy: make a greedy response to each prompt too.
     """
 
-    def __init__(self, loader: Loader, prompts: list[Prompt], generators: GeneratorGroup, *, ahead: int):
-        self.loader, self.prompts, self.generators, self.ahead = loader, prompts, generators, ahead
+    def __init__(self, loader: Loader, prompts: list[Prompt], generators: GeneratorGroup, *, ahead: int, greedy: bool = False):
+        self.loader, self.prompts, self.generators, self.ahead, self.greedy = loader, prompts, generators, ahead, greedy
         self._executor = ThreadPoolExecutor(1, thread_name_prefix="rollout")
         self._pending: Future[Batch] | None = None
 
@@ -44,7 +46,14 @@ class Rollouts:
     def _begin(self, sampling: SamplingParams) -> Future[Batch]:
         _, indices = self.loader.next()
         prompts, state = [self.prompts[index] for index in indices], self.loader.state_dict()
-        return self._executor.submit(lambda: Batch(prompts, self.generators.generate(prompts, sampling), state))
+        return self._executor.submit(self._make, prompts, sampling, state)
+
+    def _make(self, prompts: list[Prompt], sampling: SamplingParams, state: dict[str, Any]) -> Batch:
+        completions, greedy = self.generators.generate(prompts, sampling), list[Completion]()
+        if self.greedy:
+            one = replace(sampling, num_samples=1, temperature=0.0, top_p=1.0, top_k=0)
+            greedy = [first for (first,) in self.generators.generate(prompts, one)]
+        return Batch(prompts, completions, state, greedy)
 
     def close(self) -> None:
         self._executor.shutdown(wait=False, cancel_futures=True)

@@ -8,7 +8,7 @@ import numpy as np
 from tandem.algorithms import advantages, aggregation, schedules
 from tandem.rewards import combine
 from tandem.rollout.types import SamplingParams
-from tandem.run.ahead import check_versions
+from tandem.run.ahead import Batch, check_versions
 from tandem.run.fidelity import check_fidelity, check_reference, correct, fidelity
 from tandem.run.generators import GeneratorsFailed
 from tandem.run.metrics import Stopwatch, sample_metrics, throughput
@@ -48,6 +48,7 @@ def one_step(run: Run, step: int) -> dict[str, float]:
         samples = samples_of(batch.prompts, batch.completions)
     with clock("reward"):
         grade(run, samples)
+        grade_greedy(run, batch, samples)
     add_advantages(run, samples)
     with clock("old_logprob"):
         old = [logprobs for logprobs, _ in run.trainers.scores([s.sequence() for s in samples], temperature=config.rollout.temperature)]
@@ -102,11 +103,25 @@ def grade(run: Run, samples: list[Sample]) -> None:
         sample.reward = combine(result, run.config.reward.format_weight)
 
 
+def grade_greedy(run: Run, batch: Batch, samples: list[Sample]) -> None:
+    """Each sample's `greedy_reward`: what the greedy response to its prompt earns, where the advantage needs one."""
+    if batch.greedy:
+        greedy = samples_of(batch.prompts, [[completion] for completion in batch.greedy])
+        grade(run, greedy)
+        for sample in samples:
+            sample.greedy_reward = greedy[sample.group].reward
+
+
 def add_advantages(run: Run, samples: list[Sample]) -> None:
     """Rewards compared within each prompt's group; every token of a sample gets the sample's advantage."""
     estimate = advantages.get(run.config.algorithm.advantage)
-    rewards, groups = np.array([s.reward for s in samples]), np.array([s.group for s in samples])
-    for sample, advantage in zip(samples, estimate(rewards, groups, run.config.algorithm)):
+    batch = advantages.AdvantageBatch(
+        rewards_B=np.array([s.reward for s in samples]),
+        groups_B=np.array([s.group for s in samples]),
+        lengths_B=np.array([len(s.completion.token_ids) for s in samples]),
+        greedy_rewards_B=np.array([s.greedy_reward for s in samples]),
+    )
+    for sample, advantage in zip(samples, estimate(batch, run.config.algorithm)):
         sample.advantage = float(advantage)
         sample.fields["advantages"] = np.full(len(sample.completion.token_ids), advantage, np.float32)
 

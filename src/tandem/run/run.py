@@ -12,6 +12,7 @@ from typing import Any
 
 from transformers import AutoConfig
 
+from tandem.algorithms.advantages import GREEDY_ADVANTAGES
 from tandem.config.checks import data_parallel_size
 from tandem.config.schema import Config
 from tandem.data.loader import Loader
@@ -64,7 +65,8 @@ class Run:
             self.loader = Loader(len(self.train_prompts), data.train_batch_size, self.config.trainer.seed, data.shuffle)
             self.loader_state = self.loader.state_dict()
             if hasattr(self, "generators"):
-                self.rollouts = Rollouts(self.loader, self.train_prompts, self.generators, ahead=self.config.rollout.max_staleness)
+                ahead, greedy = self.config.rollout.max_staleness, self.config.algorithm.advantage in GREEDY_ADVANTAGES
+                self.rollouts = Rollouts(self.loader, self.train_prompts, self.generators, ahead=ahead, greedy=greedy)
         if validation and data.val_files:
             self.val_prompts = self.warm_start_prompts = self._prompts("held-out rows", data.val_files, data.val_max_rows)
         if train and self.config.warm_start.max_steps and self.config.warm_start.val_files:

@@ -21,6 +21,7 @@ class Sample:
     accuracy: float = 0.0
     format: float = 0.0
     reason: str = ""
+    greedy_reward: float = float("nan")  # of the greedy response to the prompt, where one was made
     advantage: float = 0.0
     fields: dict[str, np.ndarray] = field(default_factory=dict)  # name -> [R] float32
 

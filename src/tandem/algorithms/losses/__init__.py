@@ -5,7 +5,11 @@ To add one: a file with `name(batch, settings) -> LossOutput`, and its line in L
 
 from collections.abc import Callable
 
+from tandem.algorithms.losses.cispo import cispo
+from tandem.algorithms.losses.gmpo import gmpo
+from tandem.algorithms.losses.gspo import gspo, gspo_token
 from tandem.algorithms.losses.ppo_clip import ppo_clip
+from tandem.algorithms.losses.sapo import sapo
 from tandem.algorithms.losses.types import LossBatch, LossOutput
 from tandem.algorithms.registry import find
 from tandem.config.schema import AlgorithmConfig
@@ -14,7 +18,14 @@ __all__ = ["LOSSES", "LossBatch", "LossOutput", "PolicyLoss", "get"]
 
 PolicyLoss = Callable[[LossBatch, AlgorithmConfig], LossOutput]
 
-LOSSES: dict[str, PolicyLoss] = {"ppo_clip": ppo_clip}
+LOSSES: dict[str, PolicyLoss] = {
+    "ppo_clip": ppo_clip,
+    "gspo": gspo,
+    "gspo_token": gspo_token,
+    "cispo": cispo,
+    "sapo": sapo,
+    "gmpo": gmpo,
+}
 
 
 def get(name: str) -> PolicyLoss:
