@@ -1,4 +1,7 @@
-"""A checkpoint holds the model and the optimizer: the step after loading is the step that would have come."""
+"""A checkpoint holds the model and the optimizer: the steps after loading are those that would have come.
+
+One step would not show it: its loss and gradient norm are computed before the optimizer's state is used.
+"""
 
 import pytest
 
@@ -14,7 +17,7 @@ SAVED_AND_LOADED = {
 
 
 @pytest.mark.parametrize("case", SAVED_AND_LOADED)
-def test_the_step_after_loading_is_the_one_that_would_have_come(case, tiny_model, sequences, tmp_path):
+def test_the_steps_after_loading_are_those_that_would_have_come(case, tiny_model, sequences, tmp_path):
     saved, loaded = SAVED_AND_LOADED[case]
     folder = tmp_path / "checkpoint"
     folder.mkdir()

@@ -8,6 +8,7 @@ from pathlib import Path
 from tandem.cli import edge
 from tandem.cli.output import result_stream
 from tandem.cli.prepare import prepare
+from tandem.config.checkpointfolder import finished_steps
 from tandem.config.load import resolved_yaml
 from tandem.config.notes import notes
 from tandem.config.preflight import Task
@@ -21,6 +22,12 @@ def start(task: Task, recipe: str, overrides: Sequence[str], *, dry_run: bool = 
     config = prepare(recipe, overrides, task, dry_run)
     if dry_run:
         sys.stdout.write(config.model_dump_json(indent=2) + "\n" if as_json else resolved_yaml(config) + _comments(config))
+        return
+    if task in ("train", "demo") and (steps := finished_steps(config)):
+        told = {"finished": True, "steps": steps, "run_dir": config.run_dir}
+        sys.stdout.write(
+            json.dumps(told, indent=2) + "\n" if as_json else f"finished: all {steps} steps of {config.run_dir} were done before\n"
+        )
         return
     edge.log_into(Path(config.run_dir))
     from tandem.track.console import Console

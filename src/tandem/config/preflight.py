@@ -9,9 +9,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Literal
 
+from tandem.config.checkpointfolder import differences, find_checkpoint, newest_in
 from tandem.config.folders import cache_dir
-from tandem.config.keys import SETTINGS
-from tandem.config.load import load
 from tandem.config.modelfolder import check_model
 from tandem.config.schema import Config
 from tandem.errors import UserError
@@ -20,8 +19,6 @@ Task = Literal["train", "sft", "eval", "demo"]
 SHM = Path("/dev/shm")
 LOOPBACK = ("127.0.0.1", "localhost")
 DEFAULT_CPU_OBJECT_STORE = 256 << 20
-# Settings that may change when a run goes on in its folder; keys or whole sections.
-MAY_CHANGE = ("run_dir", "resume", "trainer.total_steps", "trainer.total_epochs", "trainer.save_freq", "trainer.test_freq", "cluster.")
 
 
 def preflight(config: Config, task: Task, check_files: Callable[[list[str], bool], object]) -> None:
@@ -35,7 +32,7 @@ def preflight(config: Config, task: Task, check_files: Callable[[list[str], bool
     check_sources(config, task)
     if config.model.path:
         check_model(config.model.path, config.parallel)
-    check_resume(config)
+    check_resume(config, task)
     check_cluster(config)
     check_address(config.cluster.address)
     check_shared_memory(shared_memory_needed(config))
@@ -75,13 +72,15 @@ def check_sources(config: Config, task: Task) -> None:
         raise UserError("model.path is empty", "there is no model to start from", "set model.path=FOLDER, or a hub name")
 
 
-def check_resume(config: Config) -> None:
-    if config.resume != "never":
-        raise UserError(
-            f"resume = {config.resume}: this version cannot go on from a checkpoint",
-            "checkpoints are written, reading them back into a run is not there yet",
-            "start from the model that the run exported: model.path=RUN/export warm_start.max_steps=0, with resume=never",
-        )
+def check_resume(config: Config, task: Task) -> None:
+    """What is to be gone on with is there, whole as far as sizes tell, and of a run with fitting settings."""
+    if task not in ("train", "demo"):
+        if config.resume != "never":
+            raise UserError(f"resume = {config.resume} with `{task}`", "only a training run is gone on with", "leave resume=never")
+        return
+    checkpoint = find_checkpoint(config.resume, Path(config.run_dir).absolute())
+    if checkpoint:
+        differences(checkpoint.state["config"], config)
 
 
 def check_cluster(config: Config) -> None:
@@ -166,37 +165,10 @@ def check_run_dir(config: Config, task: Task) -> None:
     parent = next(place for place in (folder, *folder.parents) if place.exists())
     if not parent.is_dir() or not os.access(parent, os.W_OK | os.X_OK):
         raise UserError(f"cannot write run_dir = {config.run_dir}", f"{parent} is not a folder one can write to", "set another run_dir")
-    before = folder / "config.yaml"
-    has_results = any((folder / name).exists() for name in ("metrics.jsonl", "checkpoints"))
-    if task == "eval" or not before.is_file() or not has_results:
-        return
-    changed = changed_settings(load(str(before), env={}), config)
-    if changed:
+    if task != "eval" and config.resume == "never" and ((folder / "metrics.jsonl").is_file() or newest_in(folder)):
         raise UserError(
-            f"{folder} holds a run with other settings",
-            "; ".join(changed[:3]) + (f"; and {len(changed) - 3} more" if len(changed) > 3 else ""),
-            "set another run_dir, or give the settings that run was started with",
+            f"{folder} already holds a run", "it would be started again on top", "go on with it by resume=auto, or set another run_dir"
         )
-    if config.resume == "never" and (folder / "metrics.jsonl").is_file():
-        raise UserError(f"{folder} already holds this run", "it would be started again on top", "set another run_dir")
-
-
-def changed_settings(before: Config, now: Config) -> list[str]:
-    """ "key: old -> new" for every setting that differs and must not differ within one run.
-
-    `before` was written with the device that was found, so that `auto` now is no change.
-    """
-    if now.device == "auto":
-        now = now.model_copy(update={"device": before.device})
-    keys = [key for key in SETTINGS if not any(key == free or (free[-1] == "." and key.startswith(free)) for free in MAY_CHANGE)]
-    return [f"{key}: {_get(before, key)!r} -> {_get(now, key)!r}" for key in keys if _get(before, key) != _get(now, key)]
-
-
-def _get(config: Config, key: str) -> object:
-    value: object = config
-    for name in key.split("."):
-        value = getattr(value, name)
-    return value
 
 
 def _gib(num_bytes: int) -> str:

@@ -55,6 +55,10 @@ class TrainerConfig(Section):
     project_name: str = Field("", description="with experiment_name the default run_dir: runs/<project>/<experiment>-<time>")
     experiment_name: str = Field("", description="in place of the recipe's name in the default run_dir")
     save_freq: int = Field(0, ge=0, description="checkpoint every this many steps; 0: only at the end")
+    keep_last: int = Field(0, ge=0, description="checkpoints that stay, counted from the newest; 0: all")
+    keep_every: int = Field(0, ge=0, description="with keep_last: multiples of this many steps stay too; 0: none")
+    keep_best: bool = Field(False, description="with keep_last: the one with the best held-out accuracy stays too")
+    max_restarts: int = Field(0, ge=0, description="times a run that failed goes on by itself, from its last checkpoint")
     test_freq: int = Field(0, ge=0, description="validate every this many steps; 0: only before and after")
     val_before_train: bool = Field(True, description="validate before the first step")
     nnodes: int = Field(1, ge=1, description="nodes")
@@ -213,7 +217,9 @@ class Config(Section):
     )
     run_dir: str = Field("", description="folder of the run; empty: runs/<recipe>-<time>")
     device: Literal["auto", "npu", "gpu", "cpu"] = "auto"
-    resume: str = Field("never", description="auto, never or the path of a checkpoint")
+    resume: str = Field(
+        "never", description="never; auto: from the newest checkpoint in run_dir, if there is one; or the path of a checkpoint or a run"
+    )
     model: ModelConfig = ModelConfig()
     data: DataConfig = DataConfig()
     parallel: ParallelConfig = ParallelConfig()

@@ -68,6 +68,10 @@ class Engine:
                 self._parameters_out.out()
             self.device.empty_cache()
 
+    def bring_back(self) -> None:
+        """Everything on the device, as saving and loading need it."""
+        self._here(parameters=True, training=True)
+
     def _here(self, *, parameters: bool, training: bool) -> None:
         if parameters:
             self._parameters_out.back()

@@ -78,6 +78,15 @@ def _leaving_step(part):
     return write_all_but_step
 
 
+def own_step_counts(optimizer) -> None:
+    """Give each parameter a step count of its own. Megatron loads one tensor for all of a group, and torch's AdamW adds 1 to it in place
+    for every parameter: after a step it would be the number of parameters, and Adam's bias correction gone (0.16.1)."""
+    for part in getattr(optimizer, "chained_optimizers", [optimizer]):
+        for state in part.optimizer.state.values() if part.optimizer else ():
+            if torch.is_tensor(state.get("step")):
+                state["step"] = state["step"].clone()
+
+
 def set_lr(optimizer, lr: float) -> None:
     """For every parameter group."""
     for group in optimizer.param_groups:

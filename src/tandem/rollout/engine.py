@@ -144,6 +144,7 @@ class RolloutEngine:
             RunError: the engine does not hold this version, a sample was aborted, or its log-probs are not numbers.
         """
         self.check_version(version)
+        self.reset_caches()  # what was generated before must not decide how this is batched: the last bits of its log-probs depend on that
         ids: list[str] = []
         finished: dict[int, list[Completion]] = {}
         try:

@@ -38,6 +38,17 @@ class Rollouts:
         self._pending = self._begin(following) if self.ahead and following else None
         return batch
 
+    @property
+    def pending(self) -> Batch | None:
+        """The batch that was made ahead; settled, and None when there is none or it failed."""
+        future = self._pending
+        return future.result() if future is not None and future.done() and future.exception() is None else None
+
+    def restore(self, batch: Batch) -> None:
+        """Hand out `batch` first, as when it was saved."""
+        self._pending = Future()
+        self._pending.set_result(batch)
+
     def settle(self) -> None:
         """Wait until no engine is generating, as a publication needs; a failure is raised by the next `take`."""
         if self._pending is not None:

@@ -15,8 +15,9 @@ from tandem.run.tracker import Tracker
 
 def assemble(config: Config, device, task: str, run_dir: Path, track: Tracker) -> Run:
     """A `Run` with what `task` needs: eval has no trainers, sft no generators and no graders."""
-    config = with_assets(config, track)
+    given, config = config, with_assets(config, track)
     run = Run(config, run_dir, track)
+    run.given = given
     has_trainers, has_generators = task != "eval", task != "sft"
     seats = cluster.seats(config, device, trainers=has_trainers, generators=has_generators, timeout_s=60)
     if has_trainers:  # the processes start while the prompts are made
@@ -31,6 +32,7 @@ def assemble(config: Config, device, task: str, run_dir: Path, track: Tracker) -
     if has_trainers:
         with track.phase("starting the training ranks"):
             run.trainers.start(run.model_path, banned)
+            run.check_shared_folder()
             run.trainers.offload(parameters=True)  # a generator on the same devices takes its whole share of them when it starts
     if has_generators:
         with track.phase("starting the generators"):

@@ -5,6 +5,7 @@ import traceback
 from pathlib import Path
 from typing import Any
 
+from tandem.config.checkpointfolder import find_checkpoint, newest_in
 from tandem.config.schema import Config
 from tandem.errors import RunError, UserError
 from tandem.run.workers import log_to_file
@@ -60,13 +61,14 @@ class Controller:
         device = devices.DEVICES[config.device]
         run = self._run = assemble.assemble(config, device, self.task, self.run_dir, self.track)
         run.stop_requested = self._stop
-        if self.task in ("train", "demo", "sft") and config.warm_start.max_steps:
+        checkpoint = find_checkpoint(config.resume, self.run_dir) if self.task in ("train", "demo") else None
+        if self.task in ("train", "demo", "sft") and config.warm_start.max_steps and not checkpoint:
             sft.warm_start(run)
         paths: dict[str, str] = {}
         if self.task in ("train", "demo"):
             self._stoppable = True
-            loop.train(run)
-            paths["checkpoint"] = str(max((self.run_dir / "checkpoints").glob("step_*")))
+            loop.train(run, checkpoint)
+            paths["checkpoint"] = str(newest_in(self.run_dir))
         if self.task == "sft":
             run.export()
         if self.task == "eval":

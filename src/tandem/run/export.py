@@ -11,6 +11,7 @@ from tandem.engine.export import Piece, cannot_write, write_at
 from tandem.qwen3_5.checkpoint import HuggingFaceFolder
 from tandem.run.export_check import check_export
 from tandem.run.groups import TrainGroup
+from tandem.sync.digest import sync_path
 
 log = logging.getLogger(__name__)
 
@@ -39,11 +40,11 @@ def export(trainers: TrainGroup, source: Path, target: Path) -> Path:
         pieces = [piece for name in folder.headers for piece in _begin_file(folder, name, beside)]
         pieces += trainers.export(str(source), str(beside))
         for path in (*beside.iterdir(), beside):
-            _sync(path)
+            sync_path(path)
         check_export(folder, beside, pieces)
         shutil.rmtree(target, ignore_errors=True)
         os.replace(beside, target)
-        _sync(target.parent)
+        sync_path(target.parent)
     except OSError as error:
         raise cannot_write(target, error) from error
     return target
@@ -74,12 +75,3 @@ def _begin_file(folder: HuggingFaceFolder, name: str, target: Path) -> list[Piec
                     checksum = write_at(written.fileno(), content[stored.begin : stored.end], stored.begin)
                     pieces.append(Piece(tensor, name, stored.begin, stored.end - stored.begin, checksum))
     return pieces
-
-
-def _sync(path: Path) -> None:
-    """Wait until a file or folder is on the disk."""
-    file = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(file)
-    finally:
-        os.close(file)

@@ -109,6 +109,8 @@ class GeneratorGroup:
                         del running[replica]
                 except EngineFailure as failure:
                     self._renew(replica, failure)
+                    if self.config.trainer.deterministic:  # in a smaller batch the last bits of log-probs would be others
+                        rollout.forget(watched.indices)
                     if share := rollout.unfinished(watched.indices):
                         running[replica] = Watched(replica, share)
                     else:
@@ -192,6 +194,10 @@ class Rollout:
         assert index not in self._results, f"prompt {index} was generated twice"
         self._results[index] = completions
         self.num_done += len(completions)
+
+    def forget(self, indices: Seq[int]) -> None:
+        """These prompts are to be generated again."""
+        self.num_done -= sum(len(self._results.pop(index)) for index in indices if index in self._results)
 
     def unfinished(self, indices: Seq[int]) -> dict[int, Request]:
         return {index: self.requests[index] for index in indices if index not in self._results}

@@ -2,6 +2,7 @@
 
 import threading
 from collections.abc import Sequence as Seq
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -68,8 +69,22 @@ class TrainGroup:
                     metrics[name] = metrics.get(name, 0.0) + value
         return {**metrics, "grad_norm": shares[0]["grad_norm"], "update_ok": min(share["update_ok"] for share in shares)}
 
-    def save(self, path: str) -> None:
-        self._all("saving", "save", path)
+    def see(self, path: Path) -> list[bool]:
+        """Whether each rank's node has this file."""
+        return self._all("looking at the run's folder", "sees", str(path))
+
+    def save(self, path: Path, *, optimizer: bool = True) -> dict[str, str]:
+        """Write model and optimizer, or the model alone; returns every file in `path` and its checksum."""
+        return {name: digest for share in self._all("saving", "save", str(path), optimizer) for name, digest in share.items()}
+
+    def load(self, path: Path, digests: dict[str, str], *, optimizer: bool = True) -> None:
+        """Fill model and optimizer, or the model alone, from files whose checksums are compared first. The optimizer has been started.
+
+        Raises:
+            UserError: a file has changed, or is missing on a node; names it.
+        """
+        self._all("reading the checkpoint", "verify", str(path), digests, len(self.ranks))
+        self._all("loading the checkpoint", "load", str(path), optimizer)
 
     def export(self, source: str, target: str) -> list[Piece]:
         """Write all trained tensors into the weight files of `target`, which are laid out like those of `source`."""

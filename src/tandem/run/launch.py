@@ -1,8 +1,10 @@
 """The terminal's side of a run: start the cluster and the controller, show the news, and leave nothing behind however it ends."""
 
+import itertools
 import os
 import signal
 import time
+import traceback
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,12 +13,14 @@ import psutil
 
 from tandem import devices
 from tandem.algorithms import advantages, losses
+from tandem.config.checkpointfolder import differences, find_checkpoint, newest_in
 from tandem.config.notes import notes
 from tandem.config.schema import Config
 from tandem.devices.parts import choose_parts
 from tandem.errors import RunError
 from tandem.plan.before_run import plan_before_run
 from tandem.rewards import check_name
+from tandem.run.checkpoints import remove_leftovers
 from tandem.run.processes import end, shared_memory_of
 from tandem.run.run_dir import begin, only_run_in, shared_memory_prefix, write_plan
 from tandem.sync import buckets
@@ -48,13 +52,38 @@ def launch(config: Config, task: str, console: Console) -> dict[str, Any]:
                 console.emit(Note(f"not planned: the sizes of {config.model.path} are known when it has been fetched"))
         for note in notes(config):
             console.emit(Note(note))
-        try:
-            result = _run(config, task, run_dir, device, console, stop)
-        finally:
-            _clean_up(run_dir)
+        for note in changes(config, task):
+            console.emit(Note(note))
+        result = _run_to_its_end(config, task, run_dir, device, console, stop)
     if result is None:
         raise KeyboardInterrupt
     return result
+
+
+def changes(config: Config, task: str) -> list[str]:
+    """Settings that are not those of the checkpoint which the run goes on from, a line each."""
+    checkpoint = find_checkpoint(config.resume, Path(config.run_dir)) if task in ("train", "demo") else None
+    changed = differences(checkpoint.state["config"], config) if checkpoint else []
+    return [f"resumed with another {key}: {old!r} -> {new!r}" for key, old, new in changed]
+
+
+def _run_to_its_end(config: Config, task: str, run_dir: Path, device, console: Console, stop: "StopSignals") -> dict[str, Any] | None:
+    """`_run`, again from the last checkpoint when it fails, `trainer.max_restarts` times at most."""
+    restarts = config.trainer.max_restarts if task in ("train", "demo") else 0
+    for restart in itertools.count(1):
+        remove_leftovers(run_dir)
+        buckets.cleanup(shared_memory_prefix(run_dir))
+        try:
+            return _run(config, task, run_dir, device, console, stop)
+        except RunError as error:
+            if restart > restarts or stop.count:
+                raise
+            (run_dir / "logs" / f"failure_{restart}.log").write_text(traceback.format_exc(), encoding="utf-8")
+            console.emit(Note(f"restart {restart} of {restarts}: {error.what}"))
+            config = config.model_copy(update={"resume": "auto" if newest_in(run_dir) else config.resume})
+        finally:
+            _clean_up(run_dir)
+    raise AssertionError("unreachable")
 
 
 def check_names(config: Config) -> None:

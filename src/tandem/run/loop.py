@@ -6,6 +6,7 @@ from contextlib import contextmanager
 import numpy as np
 
 from tandem.algorithms import advantages, aggregation, schedules
+from tandem.config.checkpointfolder import Checkpoint
 from tandem.rewards import combine
 from tandem.rollout.types import SamplingParams
 from tandem.run.ahead import Batch, check_versions
@@ -16,26 +17,37 @@ from tandem.run.run import Run
 from tandem.run.samples import Sample, samples_of
 
 
-def train(run: Run) -> None:
-    """Steps until `trainer.total_steps` or epochs are done, or someone asked to stop; validates, saves and exports on the way."""
+def train(run: Run, checkpoint: Checkpoint | None = None) -> None:
+    """Steps until `trainer.total_steps` or epochs are done, or someone asked to stop; validates, saves and exports on the way.
+
+    Args:
+        checkpoint: where to go on; None: from the start.
+    """
     trainer = run.config.trainer
-    if run.config.algorithm.kl.coef > 0:
-        run.trainers.keep_reference()
-    run.trainers.start_optimizer(run.config.optimizer.lr, run.config.optimizer.weight_decay)
-    run.publish(version=0)
-    if trainer.val_before_train:
-        validate(run, step=0)
+    done = run.resume(checkpoint) if checkpoint else run.start()
+    run.publish(version=done)
+    if is_validated_after(run, done) and not run.track.was_validated(done):
+        validate(run, done)
     with saved_if_generators_fail(run):
-        for step in range(1, run.total_steps + 1):
+        for step in range(done + 1, run.total_steps + 1):
             run.track.step(one_step(run, step))
             last = step == run.total_steps or run.stop_requested
             if last or (trainer.save_freq and step % trainer.save_freq == 0):
                 run.save(step)  # before the validation, which may outlast the grace time of a stop
-            if last or (trainer.test_freq and step % trainer.test_freq == 0):
+            if run.stop_requested or is_validated_after(run, step):
                 validate(run, step)
+                run.prune()
             if last:
                 break
     run.export()
+
+
+def is_validated_after(run: Run, step: int) -> bool:
+    """Whether the held-out rows are sampled once `step` steps are done: before and after training, and every `trainer.test_freq`."""
+    trainer = run.config.trainer
+    if step == 0:
+        return trainer.val_before_train
+    return step == run.total_steps or bool(trainer.test_freq and step % trainer.test_freq == 0)
 
 
 def one_step(run: Run, step: int) -> dict[str, float]:

@@ -1,30 +1,29 @@
 """A run: its parts, made in order, and the few things that are done with several of them at once."""
 
-import json
 import logging
-import os
-import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from transformers import AutoConfig
 
 from tandem.algorithms.advantages import GREEDY_ADVANTAGES
+from tandem.config.checkpointfolder import FOLDER, REFERENCE, TRAINERS, Checkpoint, read_manifest
 from tandem.config.checks import data_parallel_size
 from tandem.config.schema import Config
 from tandem.data.loader import Loader
 from tandem.data.prompts import PromptBuilder, build_prompts
 from tandem.data.rows import read_rows
 from tandem.data.types import Prompt
-from tandem.errors import RunError
+from tandem.doctor.versions import versions
+from tandem.errors import RunError, UserError
 from tandem.qwen3_5.checkpoint import HuggingFaceFolder
 from tandem.rewards.pool import RewardPool
 from tandem.rollout.types import SamplingParams
-from tandem.run import export
+from tandem.run import checkpoints, export
 from tandem.run.ahead import Batch, Rollouts
+from tandem.run.ahead_json import batch_from_json, batch_to_json
 from tandem.run.canary import canary_prompts, canary_sequences, check_canary
 from tandem.run.generators import EngineFailure, GeneratorGroup, Replica
 from tandem.run.groups import TrainGroup
@@ -40,6 +39,7 @@ class Run:
 
     def __init__(self, config: Config, run_dir: Path, track: Tracker):
         self.config, self.run_dir, self.track = config, run_dir, track
+        self.given = config  # without the paths of what the recipe makes for itself
         self.model_path = config.model.path
         self.version = -1
         self.trained_version = 0  # optimizer steps in the trainers' weights
@@ -166,19 +166,81 @@ class Run:
     def shared_memory_prefix(self) -> str:
         return shared_memory_prefix(self.run_dir)
 
+    def start(self) -> int:
+        """Begin with the weights that the trainers hold; returns the steps done: none."""
+        config = self.config
+        self.track.go_on_after(-1)
+        if config.algorithm.kl.coef > 0:
+            self.trainers.keep_reference()
+            if config.warm_start.max_steps:  # else the reference is the start model, which can be loaded again
+                checkpoints.write(self.run_dir / FOLDER / REFERENCE, None, lambda folder: self.trainers.save(folder, optimizer=False))
+        self.trainers.start_optimizer(config.optimizer.lr, config.optimizer.weight_decay)
+        return 0
+
+    def resume(self, checkpoint: Checkpoint) -> int:
+        """Go on as if the run had not ended: weights, optimizer, random numbers, rows, reference, records. Returns the steps done.
+
+        Raises:
+            UserError: a file of the checkpoint is damaged; names it.
+        """
+        config, state = self.config, checkpoint.state
+        with self.track.phase("loading the checkpoint"):
+            if config.algorithm.kl.coef > 0:
+                if config.warm_start.max_steps:
+                    reference = checkpoint.path.parent / REFERENCE
+                    self.trainers.load(reference, read_manifest(reference), optimizer=False)
+                self.trainers.keep_reference()
+            self.trainers.start_optimizer(config.optimizer.lr, config.optimizer.weight_decay)
+            prefix = f"{TRAINERS}/"
+            shards = {name.removeprefix(prefix): digest for name, digest in checkpoint.digests.items() if name.startswith(prefix)}
+            self.trainers.load(checkpoint.path / TRAINERS, shards)
+        self.loader.load_state_dict(state["loader"])
+        self.loader_state = self.loader.state_dict()
+        if state.get("ahead"):
+            self.rollouts.restore(batch_from_json(state["ahead"], self.train_prompts))
+            self.loader.load_state_dict(state["ahead"]["loader"])
+        self.track.go_on_after(checkpoint.step)
+        self.track.note(f"resumed after step {checkpoint.step}, from {checkpoint.path}")
+        return checkpoint.step
+
     def save(self, step: int) -> Path:
-        """A checkpoint under checkpoints/step_<n>, complete only once it has that name."""
-        final = self.run_dir / "checkpoints" / f"step_{step:06d}"
-        beside = final.with_name(final.name + ".tmp")
+        """A checkpoint under checkpoints/step_<n>, complete only once it has that name; those that need not stay are removed."""
+        final = self.run_dir / FOLDER / f"step_{step:06d}"
+        ahead = self.rollouts.pending
+        state = {
+            "step": step,
+            "total_steps": self.total_steps,
+            "loader": self.loader_state,
+            "ahead": batch_to_json(ahead) if ahead else None,
+            "config": self.given.model_dump(mode="json"),
+            "versions": versions(),
+        }
         with self.track.phase("saving"):
-            shutil.rmtree(beside, ignore_errors=True)
-            beside.mkdir(parents=True)
-            self.trainers.save(str(beside))
-            state: dict[str, Any] = {"step": step, "loader": self.loader_state, "config": self.config.model_dump(mode="json")}
-            (beside / "state.json").write_text(json.dumps(state, indent=1))
-            shutil.rmtree(final, ignore_errors=True)
-            os.replace(beside, final)
+            checkpoints.write(final, state, self._save_trainers)
+        self.prune()
         return final
+
+    def _save_trainers(self, folder: Path) -> dict[str, str]:
+        (folder / TRAINERS).mkdir()
+        return {f"{TRAINERS}/{name}": digest for name, digest in self.trainers.save(folder / TRAINERS).items()}
+
+    def prune(self) -> None:
+        trainer = self.config.trainer
+        best = self.track.best_step() if trainer.keep_best else None
+        checkpoints.prune(self.run_dir, keep_last=trainer.keep_last, keep_every=trainer.keep_every, best=best)
+
+    def check_shared_folder(self) -> None:
+        """Raises UserError when a rank's node has another disk under the run's folder: its part of a checkpoint would be lost."""
+        mark = self.run_dir / "logs" / "seen"
+        mark.touch()
+        blind = [str(rank) for rank, seen in enumerate(self.trainers.see(mark)) if not seen]
+        mark.unlink()
+        if blind:
+            raise UserError(
+                f"the nodes of ranks {', '.join(blind[:8])} do not see {self.run_dir}",
+                "every rank writes its part of a checkpoint there",
+                "set run_dir to a folder on a file system that every node mounts",
+            )
 
     def export(self) -> Path:
         """The policy as a Hugging Face folder, export/, laid out like the start model's and read again."""

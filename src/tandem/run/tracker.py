@@ -12,7 +12,7 @@ import numpy as np
 from tandem.run.samples import Sample
 from tandem.track.events import Event, Note, PhaseAdvanced, PhaseEnded, PhaseStarted, StepDone
 from tandem.track.metrics import MetricsLog
-from tandem.track.rollouts import write_rollouts
+from tandem.track.rollouts import remove_rollouts_after, write_rollouts
 
 
 class Tracker:
@@ -63,6 +63,19 @@ class Tracker:
         """Progress of whichever phase is generating."""
         if self._open:
             self.emit(PhaseAdvanced(self._open[-1], done, total))
+
+    def go_on_after(self, step: int) -> None:
+        """Forget what was recorded of later steps, which will be done again; -1: of all."""
+        self.rows = self.metrics.cut_after(step)
+        remove_rollouts_after(self.run_dir, step)
+
+    def was_validated(self, step: int) -> bool:
+        return any(row.get("step") == step and "val/accuracy" in row for row in self.rows)
+
+    def best_step(self) -> int | None:
+        """The step with the best held-out accuracy so far, the later of equals."""
+        scored = [(row["val/accuracy"], row["step"]) for row in self.rows if row.get("val/accuracy") is not None]
+        return int(max(scored)[1]) if scored else None
 
     def step(self, metrics: dict[str, float]) -> None:
         self._record(metrics)

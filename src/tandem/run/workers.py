@@ -122,10 +122,32 @@ class TrainRank:
 
         return bucket_bytes(bucket)
 
-    def save(self, path: str) -> None:
+    def sees(self, path: str) -> bool:
+        return Path(path).exists()
+
+    def save(self, path: str, optimizer: bool) -> dict[str, str]:
+        """Write this rank's part; returns its files and their checksums."""
         from tandem.engine import checkpoint
 
-        checkpoint.save(self.engine, Path(path))
+        return checkpoint.save(self.engine, Path(path), optimizer=optimizer)
+
+    def verify(self, path: str, digests: dict[str, str], num_ranks: int) -> None:
+        """Compare this rank's share of the files of a checkpoint. Raises UserError, naming the file, when its bytes have changed."""
+        from tandem.config.checkpointfolder import damaged
+        from tandem.run.checkpoints import share_of
+        from tandem.sync.digest import file_digest
+
+        for name in share_of(digests, self.rank, num_ranks):
+            file = Path(path) / name
+            if not file.is_file():
+                raise damaged(file, f"it is missing on the node of rank {self.rank}, {socket.gethostname()}")
+            if file_digest(file) != digests[name]:
+                raise damaged(file, "its bytes are not those that were saved")
+
+    def load(self, path: str, optimizer: bool) -> None:
+        from tandem.engine import checkpoint
+
+        checkpoint.load(self.engine, Path(path), optimizer=optimizer)
 
     def export(self, source: str, target: str) -> list[Any]:
         """Write this rank's share into the weight files of `target`; returns its `Piece`s."""

@@ -3,6 +3,7 @@
 import json
 import logging
 import math
+import os
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -41,8 +42,18 @@ class MetricsLog:
             file.write(json.dumps(row, allow_nan=False) + "\n")
         return row
 
+    def cut_after(self, step: int) -> list[dict[str, float | None]]:
+        """Drop the lines of later steps, and one that was cut off in the middle; returns those that stay."""
+        rows = [row for row in read_metrics(self.path.parent) if (row.get("step") or 0) <= step]
+        if self.path.is_file():
+            beside = self.path.with_suffix(".tmp")
+            beside.write_text("".join(json.dumps(row, allow_nan=False) + "\n" for row in rows), encoding="utf-8")
+            os.replace(beside, self.path)
+        return rows
+
 
 def read_metrics(run_dir: str | Path) -> list[dict[str, float | None]]:
-    """The lines of a run's metrics.jsonl in order; [] when there are none yet."""
+    """The lines of a run's metrics.jsonl in order; [] when there are none yet. A last line without its end is not one."""
     path = Path(run_dir) / FILE_NAME
-    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()] if path.is_file() else []
+    lines = path.read_text(encoding="utf-8").split("\n")[:-1] if path.is_file() else []
+    return [json.loads(line) for line in lines]

@@ -44,6 +44,13 @@ def write_rollouts(run_dir: str | Path, step: int, rows: Sequence[dict[str, Any]
     return path
 
 
+def remove_rollouts_after(run_dir: str | Path, step: int) -> None:
+    """Of steps that will be done again."""
+    for path in (Path(run_dir) / "rollouts").glob("step_*.parquet"):
+        if int(path.stem.removeprefix("step_")) > step:
+            path.unlink()
+
+
 def read_last_rollouts(run_dir: str | Path, num_rows: int) -> list[dict[str, Any]]:
     """The last rows of the newest step, without the per-token columns; [] when nothing was written yet."""
     paths = sorted((Path(run_dir) / "rollouts").glob("step_*.parquet"))

@@ -1,0 +1,88 @@
+"""Writing a run's checkpoints: beside, synced, a manifest with checksums last, then the name. `config/checkpointfolder.py` reads them."""
+
+import json
+import os
+import shutil
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from tandem.config.checkpointfolder import FOLDER, FORMAT, MANIFEST, STATE, newest_in, step_of
+from tandem.engine.export import cannot_write
+from tandem.errors import RunError
+from tandem.sync.digest import file_digest, sync_path
+
+
+def write(final: Path, state: Mapping[str, Any] | None, save: Callable[[Path], dict[str, str]]) -> Path:
+    """Make the folder `final`, whole once it has that name; one of that name before is replaced.
+
+    Args:
+        state: goes to state.json; None: no such file.
+        save: writes the other files into a folder, and returns each one's path in it and its blake3, as its writer saw them.
+
+    Raises:
+        RunError: the disk is full or gone, or is not shared by all nodes.
+    """
+    beside, before = final.with_name(final.name + ".tmp"), final.with_name(final.name + ".old")
+    try:
+        shutil.rmtree(beside, ignore_errors=True)
+        beside.mkdir(parents=True)
+        digests = save(beside)
+        if state is not None:
+            (beside / STATE).write_text(json.dumps(state, indent=1), encoding="utf-8")
+            digests = digests | {STATE: file_digest(beside / STATE)}
+        _check_all_there(beside, digests)
+        files = {name: {"bytes": (beside / name).stat().st_size, "blake3": digest} for name, digest in sorted(digests.items())}
+        (beside / MANIFEST).write_text(json.dumps({"format": FORMAT, "files": files}, indent=1), encoding="utf-8")
+        for path in (beside / MANIFEST, *(folder for folder in beside.rglob("*") if folder.is_dir()), beside):
+            sync_path(path)
+        if final.exists():
+            os.replace(final, before)
+        os.replace(beside, final)
+        sync_path(final.parent)
+    except OSError as error:
+        raise cannot_write(final, error) from error
+    shutil.rmtree(before, ignore_errors=True)
+    return final
+
+
+def _check_all_there(folder: Path, digests: Mapping[str, str]) -> None:
+    here = {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()}
+    if missing := sorted(digests.keys() - here):
+        raise RunError(
+            f"{len(missing)} files of the checkpoint are not in {folder}: {missing[0]}, ...",
+            "another node wrote them to a disk of its own",
+            "set run_dir to a folder on a file system that every node mounts",
+        )
+    assert here == digests.keys(), f"files nobody has written: {sorted(here - digests.keys())}"
+
+
+def prune(run_dir: Path, *, keep_last: int, keep_every: int, best: int | None) -> list[int]:
+    """Remove checkpoints, and return their steps: all but the last `keep_last`, each multiple of `keep_every`, and `best`. 0: keeps all."""
+    if not keep_last:
+        return []
+    steps = sorted(step_of(path) for path in (run_dir / FOLDER).glob("step_*") if path.name.removeprefix("step_").isdigit())
+    kept = {*steps[-keep_last:], *(step for step in steps if keep_every and step % keep_every == 0), best}
+    gone = [step for step in steps if step not in kept]
+    for step in gone:
+        folder = run_dir / FOLDER / f"step_{step:06d}"
+        os.replace(folder, folder.with_name(folder.name + ".old"))  # a half-removed one must not look like a checkpoint
+        shutil.rmtree(folder.with_name(folder.name + ".old"), ignore_errors=True)
+    return gone
+
+
+def remove_leftovers(run_dir: Path) -> None:
+    """What a killed run left behind: half-written and half-removed folders. One that was to be replaced and was not gets its name back."""
+    for path in (run_dir / FOLDER).glob("*.old"):
+        final = path.with_name(path.name.removesuffix(".old"))
+        if final.exists() or ((newest := newest_in(run_dir)) and step_of(final) < step_of(newest)):
+            shutil.rmtree(path, ignore_errors=True)
+        else:
+            os.replace(path, final)
+    for path in (run_dir / FOLDER).glob("*.tmp"):
+        shutil.rmtree(path, ignore_errors=True)
+
+
+def share_of(names: Iterable[str], rank: int, num_ranks: int) -> list[str]:
+    """The files whose bytes this rank compares, so that all ranks together compare each once."""
+    return sorted(names)[rank::num_ranks]
