@@ -20,7 +20,7 @@ def policy_steps(model_path: str, parallel: ParallelConfig, batches: dict[str, t
         for name, (algorithm, sequences) in batches.items():
             settings = {"algorithm": AlgorithmConfig.model_validate(algorithm), "batch": BatchConfig.model_validate(batch)}
             engine.config = engine.config.model_copy(update=settings)
-            metrics[cut][name] = engine.update(sequences, lr=0.0)
+            metrics[cut][name] = engine.update(sequences, lr=0.0, kl_coef=algorithm.get("kl", {}).get("coef", 0.0))
     if torch.distributed.get_world_size() > 1:
         return metrics
     return metrics | {"scores": engine.scores(sequences, temperature=1.0), "decay": decay(engine, sequences)}

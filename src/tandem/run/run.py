@@ -13,6 +13,7 @@ from typing import Any
 from transformers import AutoConfig
 
 from tandem.algorithms.advantages import GREEDY_ADVANTAGES
+from tandem.algorithms.state import AlgorithmState
 from tandem.config.checks import data_parallel_size
 from tandem.config.schema import Config
 from tandem.data.loader import Loader
@@ -44,6 +45,7 @@ class Run:
         self.version = -1
         self.trained_version = 0  # optimizer steps in the trainers' weights
         self.stop_requested = False
+        self.algorithm_state = AlgorithmState(config.algorithm.kl.coef)
         self._names: set[str] | None = None  # of all tensors of the model
         self.trainers: TrainGroup
         self.generators: GeneratorGroup
@@ -88,11 +90,11 @@ class Run:
         return trainer.total_steps or self.loader.batches_in(trainer.total_epochs)
 
     def next_batch(self, step: int) -> Batch:
-        """Prompts and samples of this step. With `rollout.max_staleness` those of the next step are begun as well."""
-        following = sampling(self.config, step + 1) if step < self.total_steps and not self.stop_requested else None
-        batch = self.rollouts.take(sampling(self.config, step), following)
+        """The next prompts and their samples. With `rollout.max_staleness` those of the next step are begun as well."""
+        taken = self.loader_state["position"] // self.config.data.train_batch_size  # as many as steps, unless some took several
+        following = sampling(self.config, taken + 2) if step < self.total_steps and not self.stop_requested else None
+        batch = self.rollouts.take(sampling(self.config, taken + 1), following)
         self.loader_state = batch.loader_state
-        self.generators.sleep()
         return batch
 
     @contextmanager
@@ -174,7 +176,8 @@ class Run:
             shutil.rmtree(beside, ignore_errors=True)
             beside.mkdir(parents=True)
             self.trainers.save(str(beside))
-            state: dict[str, Any] = {"step": step, "loader": self.loader_state, "config": self.config.model_dump(mode="json")}
+            state: dict[str, Any] = {"step": step, "loader": self.loader_state, "algorithm": self.algorithm_state.to_dict()}
+            state["config"] = self.config.model_dump(mode="json")
             (beside / "state.json").write_text(json.dumps(state, indent=1))
             shutil.rmtree(final, ignore_errors=True)
             os.replace(beside, final)
@@ -193,8 +196,8 @@ class Run:
             self.graders.close()
 
 
-def sampling(config: Config, step: int) -> SamplingParams:
-    """How the samples of a step are drawn."""
+def sampling(config: Config, batch: int) -> SamplingParams:
+    """How the samples of a batch of prompts are drawn; the first is 1."""
     rollout = config.rollout
-    seed = config.trainer.seed * 1_000_003 + step
+    seed = config.trainer.seed * 1_000_003 + batch
     return SamplingParams(rollout.n, rollout.temperature, rollout.top_p, rollout.top_k, config.data.max_response_length, seed)
