@@ -8,9 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tandem.algorithms import losses
-from tandem.algorithms.kl import kl_estimate
+from tandem.algorithms.kl import adapted, kl_estimate
 from tandem.algorithms.losses import LossBatch
-from tandem.config.schema import AlgorithmConfig
+from tandem.algorithms.state import AlgorithmState
+from tandem.config.schema import AlgorithmConfig, KLConfig
 from tandem.errors import UserError
 
 
@@ -113,3 +114,22 @@ def test_k3_is_continuous_where_its_tangent_takes_over():
     estimate.sum().backward()
     assert (estimate.max() / estimate.min()).item() == pytest.approx(1, abs=3e-4)
     torch.testing.assert_close(d.grad, (1 - (-d.clamp(min=-10.0)).exp()).detach())
+
+
+@pytest.mark.parametrize(
+    ("kl", "expected"),
+    [(0.1, 1.0), (0.11, 1 + 0.1 * 0.256), (0.09, 1 - 0.1 * 0.256), (50.0, 1 + 0.2 * 0.256), (-3.0, 1 - 0.2 * 0.256), (math.nan, 1.0)],
+)
+def test_the_kl_coefficient_moves_towards_its_target_and_a_fifth_at_most(kl, expected):
+    assert adapted(2.0, kl, 256, KLConfig(coef=2.0, target=0.1, horizon=1000)) == pytest.approx(2 * expected)
+
+
+def test_without_a_target_the_coefficient_stays_exactly():
+    assert adapted(0.1, 7.0, 256, KLConfig(coef=0.1)) == 0.1
+
+
+def test_the_state_comes_back_from_a_checkpoint_as_it_was():
+    state = AlgorithmState(0.125)
+    for taken in (False, True, False, False):
+        state.count(taken)
+    assert AlgorithmState.from_dict(state.to_dict()) == AlgorithmState(0.125, num_skipped=3, num_skipped_in_a_row=2)

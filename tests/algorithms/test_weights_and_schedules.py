@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tandem.algorithms.aggregation import token_weights
+from tandem.algorithms.overlong import overlong_penalty
 from tandem.algorithms.schedules import lr_at
 from tandem.config.schema import OptimizerConfig
 
@@ -61,3 +62,27 @@ def test_cosine_starts_at_the_peak_is_half_in_the_middle_and_falls_to_nearly_zer
 def test_without_warm_up_the_first_step_has_the_full_rate():
     assert lr_at(OptimizerConfig(lr=3.0), 1, 1) == 3.0
     assert lr_at(OptimizerConfig(lr=3.0, schedule="cosine"), 1, 1) == 3.0
+
+
+def test_wsd_is_flat_and_falls_in_equal_steps_over_its_last_share():
+    settings = OptimizerConfig(lr=8.0, warmup_steps=2, schedule="wsd", decay_share=0.4)
+    assert [lr_at(settings, step, 10) for step in range(1, 11)] == [4, 8, 8, 8, 8, 8, 8, 6, 4, 2]
+
+
+def test_wsd_never_begins_to_fall_before_it_is_warm():
+    settings = OptimizerConfig(lr=6.0, warmup_steps=4, schedule="wsd", decay_share=1.0)
+    assert [lr_at(settings, step, 6) for step in range(1, 7)] == [1.5, 3, 4.5, 6, 6, 3]
+
+
+@pytest.mark.parametrize("schedule", ["cosine", "wsd"])
+def test_falling_rates_end_at_their_floor(schedule):
+    settings = OptimizerConfig(lr=2.0, schedule=schedule, min_lr_share=0.25)
+    rates = [lr_at(settings, step, 1000) for step in range(1, 1002)]
+    assert rates[0] == 2.0 and min(rates) == rates[-1] == pytest.approx(0.5)
+
+
+def test_the_overlong_penalty_is_that_of_the_paper():
+    """20480 tokens, of which the last 4096 are punished: DAPO's own numbers."""
+    lengths = [1, 16384, 17408, 18432, 20480]
+    assert [overlong_penalty(length, 20480, 4096) for length in lengths] == [0.0, 0.0, -0.25, -0.5, -1.0]
+    assert overlong_penalty(20480, 20480, 0) == 0.0

@@ -76,7 +76,7 @@ def read_checkpoint(path: Path) -> Checkpoint:
     """Raises UserError, naming the file, when something is missing, cut off or unreadable."""
     digests = read_manifest(path)
     state = _json(path / STATE)
-    missing = {"step", "total_steps", "loader", "config"} - state.keys()
+    missing = {"step", "total_steps", "loader", "algorithm", "config"} - state.keys()
     if missing:
         raise damaged(path / STATE, f"it has no {', '.join(sorted(missing))}")
     return Checkpoint(path, digests, state)

@@ -150,12 +150,46 @@ def kl_in_the_reward_needs_a_weight(config: Config) -> None:
         )
 
 
+def a_target_needs_a_kl_term(config: Config) -> None:
+    kl = config.algorithm.kl
+    if kl.target and kl.coef == 0:
+        raise UserError(
+            f"algorithm.kl.target = {kl.target:g} with algorithm.kl.coef = 0",
+            "the coefficient is adapted by factors, and 0 stays 0",
+            "set algorithm.kl.coef=0.001 to start from, or algorithm.kl.target=0",
+        )
+
+
+def dynamic_sampling_can_end(config: Config) -> None:
+    if not config.algorithm.dynamic_sampling:
+        return
+    if config.rollout.n < 2:
+        raise UserError(
+            f"algorithm.dynamic_sampling with rollout.n = {config.rollout.n}",
+            "it replaces prompts whose samples all earn the same, as a single one always does",
+            "set rollout.n=2 or more (16 is usual), or algorithm.dynamic_sampling=0",
+        )
+    if not config.trainer.total_steps:
+        raise UserError(
+            "algorithm.dynamic_sampling without trainer.total_steps",
+            "a step draws as many prompts as it needs, so nobody knows how many steps an epoch has, nor what the learning rate ends at",
+            "set trainer.total_steps",
+        )
+
+
+def a_penalty_leaves_room_to_answer(config: Config) -> None:
+    buffer, longest = config.reward.overlong_buffer, config.data.max_response_length
+    if buffer > longest:
+        raise UserError(
+            f"reward.overlong_buffer = {buffer} is longer than a response",
+            f"data.max_response_length = {longest}: every response would be punished",
+            f"set reward.overlong_buffer={longest // 4}",
+        )
+
+
 def settings_have_an_effect(config: Config) -> None:
     """Settings whose part of the code is not there yet are refused, not ignored."""
-    for key, is_set, until in (
-        ("algorithm.kl.where = reward", config.algorithm.kl.where == "reward", "set algorithm.kl.where=loss"),
-        ("optimizer.on_cpu = true", config.optimizer.on_cpu, "set optimizer.on_cpu=false"),
-    ):
+    for key, is_set, until in (("optimizer.on_cpu = true", config.optimizer.on_cpu, "set optimizer.on_cpu=false"),):
         if is_set:
             raise UserError(f"{key} is not there yet", "this version would ignore it", until)
 
@@ -295,6 +329,9 @@ RULES = (
     group_baselines_need_a_group,
     clips_are_in_order,
     kl_in_the_reward_needs_a_weight,
+    a_target_needs_a_kl_term,
+    dynamic_sampling_can_end,
+    a_penalty_leaves_room_to_answer,
     settings_have_an_effect,
     a_correction_has_something_to_correct,
     betas_are_decay_rates,

@@ -173,6 +173,7 @@ VALUES: dict[str, dict[str, str]] = {
         "seq-mean-token-sum-norm": "constant",
     },
     "trainer.recompute": {"null": "none", "None": "none"},
+    "optimizer.schedule": {"WSD": "wsd"},
     "parallel.vpp": _NO_NUMBER,
     "data.val_max_rows": _NO_NUMBER,
     "trainer.total_steps": _NO_NUMBER,

@@ -115,7 +115,9 @@ class RolloutConfig(Section):
 class KLConfig(Section):
     coef: float = Field(0.0, ge=0, description="weight of the KL term; 0: no reference model at all")
     kind: Literal["k1", "abs", "k2", "k3"] = Field("k3", description="estimator; k3 is the low-variance one")
-    where: Literal["loss", "reward"] = Field("loss", description="added to the loss, or taken from the reward")
+    where: Literal["loss", "reward"] = Field("loss", description="added to the loss, or its sum over a response taken from the reward")
+    target: float = Field(0.0, ge=0, description="mean KL a token that coef is adapted to; 0: coef stays as it is")
+    horizon: int = Field(10_000, ge=1, description="samples over which coef is adapted by a fifth of itself, at most")
 
 
 class CorrectionConfig(Section):
@@ -141,6 +143,10 @@ class AlgorithmConfig(Section):
     aggregation: Literal["token_mean", "sequence_mean", "constant"] = Field(
         "token_mean", description="how per-token losses become one number"
     )
+    dynamic_sampling: int = Field(
+        0, ge=0, description="most further batches a step draws to replace prompts whose samples all earn the same (DAPO); 0: off"
+    )
+    mask_overlong: bool = Field(False, description="no loss on responses that were cut off at data.max_response_length (DAPO)")
     entropy_coef: float = Field(0.0, ge=0, description="weight of the entropy bonus")
     old_logprobs: Literal["trainer", "rollout"] = Field("trainer", description="where the ratio's denominator comes from")
     kl: KLConfig = KLConfig()
@@ -154,7 +160,16 @@ class OptimizerConfig(Section):
     weight_decay: float = Field(0.0, ge=0)
     clip_grad: float = Field(1.0, ge=0, description="largest global gradient norm; 0: off")
     warmup_steps: int = Field(0, ge=0, description="linear warm-up")
-    schedule: Literal["constant", "cosine"] = "constant"
+    schedule: Literal["constant", "cosine", "wsd"] = Field(
+        "constant", description="after the warm-up; wsd: constant, then a straight line down"
+    )
+    decay_share: float = Field(0.2, gt=0, le=1, description="wsd: share of all steps in which the rate falls")
+    min_lr_share: float = Field(0.0, ge=0, lt=1, description="share of lr to which cosine and wsd fall")
+    max_skipped_steps: int = Field(
+        5,
+        ge=0,
+        description="steps in a row whose gradients are not finite, and which are skipped, before the run saves and stops; 0: never",
+    )
     on_cpu: bool = Field(False, description="fp32 weights and moments stay in host memory, and a step is computed there")
 
 
@@ -176,6 +191,10 @@ class WarmStartConfig(Section):
 class RewardConfig(Section):
     name: str = Field("geo3k", description="grader, a name in tandem.rewards")
     format_weight: float = Field(0.1, ge=0, le=1, description="share of the format score in the reward")
+    overlong_buffer: int = Field(
+        0, ge=0, description="last tokens before data.max_response_length over which a penalty rises to overlong_factor (DAPO); 0: off"
+    )
+    overlong_factor: float = Field(1.0, gt=0, description="reward that a response of full length loses")
     timeout_s: float = Field(5.0, gt=0, description="limit of one grading; then score 0, reason `timeout`")
     num_workers: int = Field(1, ge=1, description="grader processes")
 

@@ -127,8 +127,11 @@ class Engine:
         )
         return {index: values for report in reports for index, values in report.items()} if groups.is_reporter() else {}
 
-    def update(self, sequences: list[Sequence], *, supervised: bool = False, lr: float) -> dict[str, float]:
+    def update(self, sequences: list[Sequence], *, supervised: bool = False, lr: float, kl_coef: float = 0.0) -> dict[str, float]:
         """One optimizer step on the whole mini-batch `sequences`, whose fields hold weights and what the loss reads.
+
+        Args:
+            kl_coef: weight of the KL term, when it is in the loss.
 
         Returns:
             On reporting ranks this rank's share of each metric (add the ranks' shares up); on every rank `grad_norm` (before clipping) and
@@ -137,7 +140,7 @@ class Engine:
         self._here(parameters=True, training=True)
         num_tokens = sum(len(s.response_ids) for s in sequences)
         algorithm = self.config.algorithm
-        loss = objective.supervised(num_tokens) if supervised else objective.policy(algorithm, num_tokens)
+        loss = objective.supervised(num_tokens) if supervised else objective.policy(algorithm, num_tokens, kl_coef)
         for chunk in self.wrapped:
             chunk.train()
             chunk.zero_grad_buffer()

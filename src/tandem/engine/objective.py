@@ -45,14 +45,17 @@ def supervised(num_tokens: int) -> LossFunction:
     return loss
 
 
-def policy(algorithm: AlgorithmConfig, num_tokens: int) -> LossFunction:
+def policy(algorithm: AlgorithmConfig, num_tokens: int, kl_coef: float) -> LossFunction:
     """The policy loss of `algorithm.loss`, plus KL in the loss, minus the entropy bonus.
 
     Reads fields: weights, advantages, old_logprobs, and ref_logprobs when the KL term is in the loss. Reports sums over the response tokens
     divided by `num_tokens`, so that adding the ranks' reports gives means.
+
+    Args:
+        kl_coef: this step's weight of the KL term.
     """
     policy_loss = losses.get(algorithm.loss)
-    kl_in_loss = algorithm.kl.coef > 0 and algorithm.kl.where == "loss"
+    kl_in_loss = kl_coef > 0 and algorithm.kl.where == "loss"
 
     def loss(batch: PackedBatch, scores: Tensor) -> tuple[Tensor, dict[str, float]]:
         if not len(batch.score_index):
@@ -68,11 +71,14 @@ def policy(algorithm: AlgorithmConfig, num_tokens: int) -> LossFunction:
             "loss/policy": float(policy_total),
             "entropy": float(entropy.detach().sum()) / num_tokens,
             "clip_share": float(out.clipped_R.sum()) / num_tokens,
-            "ratio/abs_diff_mean": float((log_ratio.exp() - 1).abs().sum()) / num_tokens,
+            "ratio/abs_diff_mean": float(log_ratio.expm1().abs().sum()) / num_tokens,
+            "ratio/log_abs_mean": float(log_ratio.abs().sum()) / num_tokens,
+            "kl/old_k1": -float(log_ratio.sum()) / num_tokens,
+            "kl/old": float((log_ratio.expm1() - log_ratio).sum()) / num_tokens,
         }
         if kl_in_loss:
             per_token = kl.kl_estimate(logprobs, fields["ref_logprobs"], algorithm.kl.kind)
-            total = total + algorithm.kl.coef * (fields["weights"] * per_token).sum()
+            total = total + kl_coef * (fields["weights"] * per_token).sum()
             report["kl/ref"] = float(per_token.detach().sum()) / num_tokens
         if algorithm.entropy_coef > 0:
             total = total - algorithm.entropy_coef * (fields["weights"] * entropy).sum()

@@ -18,7 +18,7 @@ def wrap(config: TransformerConfig, chunks: list[torch.nn.Module]) -> list[Distr
 
 
 def build(config: OptimizerConfig, chunks: list[DistributedDataParallel], dtype: torch.dtype, *, lr: float, weight_decay: float):
-    """AdamW, its state sharded over the data-parallel ranks."""
+    """AdamW, its state sharded over the data-parallel ranks. Vectors (norms, biases, A_log, dt_bias) do not decay."""
     optimizer = get_megatron_optimizer(
         MegatronOptimizerConfig(
             optimizer="adam",
@@ -34,6 +34,8 @@ def build(config: OptimizerConfig, chunks: list[DistributedDataParallel], dtype:
         ),
         chunks,
     )
+    for group in optimizer.param_groups:  # Megatron leaves its marks to be read by a scheduler of its own, which we do not have
+        group["weight_decay"] = weight_decay * group["wd_mult"]
     _correct_order(optimizer)
     _fill_state(optimizer)
     return optimizer

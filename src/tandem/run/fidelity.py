@@ -12,7 +12,7 @@ PARTS = ("first", "middle", "last")  # thirds of a response
 
 def differences(samples: list[Sample]) -> list[np.ndarray]:
     """log p(trainer) - log p(generator) of each sample's response, [R] float64."""
-    return [np.asarray(s.fields["old_logprobs"], np.float64) - s.completion.logprobs for s in samples]
+    return [np.asarray(s.trainer_logprobs, np.float64) - s.completion.logprobs for s in samples]
 
 
 def fidelity(samples: list[Sample]) -> dict[str, float]:
@@ -29,6 +29,16 @@ def fidelity(samples: list[Sample]) -> dict[str, float]:
         "fidelity/kl_k3": float((np.expm1(d) - d).mean()),
     }
     return metrics | {f"fidelity/logprob_abs_diff_mean_{part}": mean for part, mean in by_part(samples, each).items()}
+
+
+def of_update(metrics: dict[str, float]) -> dict[str, float]:
+    """The same figures, as far as there are, from an on-policy update whose old log-probs are the generator's."""
+    return {
+        "fidelity/logprob_abs_diff_mean": metrics["ratio/log_abs_mean"],
+        "fidelity/ratio_abs_error_mean": metrics["ratio/abs_diff_mean"],
+        "fidelity/kl_k1": metrics["kl/old_k1"],
+        "fidelity/kl_k3": metrics["kl/old"],
+    }
 
 
 def by_part(samples: list[Sample], each: list[np.ndarray]) -> dict[str, float]:
@@ -49,7 +59,7 @@ def check_fidelity(metrics: dict[str, float], samples: list[Sample], limits: Fid
         ("max_logprob_abs_diff_max", "logprob_abs_diff_max", limits.max_logprob_abs_diff_max),
         ("max_kl_k3", "kl_k3", limits.max_kl_k3),
     ):
-        value = metrics[f"fidelity/{name}"]
+        value = metrics.get(f"fidelity/{name}", np.nan)
         if limit and not value <= limit:  # a NaN is not <=
             raise RunError(
                 f"trainer and generator disagree: {name} {value:.3e}, limit {limit:.1e} (fidelity.{key})",
@@ -61,6 +71,8 @@ def check_fidelity(metrics: dict[str, float], samples: list[Sample], limits: Fid
 
 def diagnosis(samples: list[Sample]) -> str:
     """Which rows, positions and versions the difference lies in."""
+    if any(sample.trainer_logprobs is None for sample in samples):
+        return "    algorithm.old_logprobs=trainer would show which rows and positions differ"
     each = differences(samples)
     sizes = [np.abs(d) for d in each]
     parts = ", ".join(f"{name} {value:.2e}" for name, value in by_part(samples, each).items())
@@ -83,7 +95,7 @@ def correct(samples: list[Sample], settings: CorrectionConfig) -> dict[str, floa
     """Multiply the samples' advantages by their corrections. Returns metrics; none when nothing is corrected."""
     if settings.kind == "none":
         return {}
-    weights = correction_weights([s.fields["old_logprobs"] for s in samples], [s.completion.logprobs for s in samples], settings)
+    weights = correction_weights([s.trainer_logprobs for s in samples], [s.completion.logprobs for s in samples], settings)
     for sample, weight in zip(samples, weights):
         sample.fields["advantages"] = sample.fields["advantages"] * weight
     every = np.concatenate(weights)

@@ -59,9 +59,9 @@ class TrainGroup:
         assert len(merged) == len(sequences), "not every sequence was scored"
         return [merged[index] for index in range(len(sequences))]
 
-    def update(self, sequences: Seq[Sequence], *, lr: float, supervised: bool = False) -> dict[str, float]:
+    def update(self, sequences: Seq[Sequence], *, lr: float, supervised: bool = False, kl_coef: float = 0.0) -> dict[str, float]:
         """One optimizer step. Metrics of the whole mini-batch, `grad_norm` before clipping."""
-        shares = self._all("the update", "update", ray.put(list(sequences)), supervised, lr)
+        shares = self._all("the update", "update", ray.put(list(sequences)), supervised, lr, kl_coef)
         metrics: dict[str, float] = {}
         for share in shares:
             for name, value in share.items():

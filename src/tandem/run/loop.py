@@ -5,14 +5,18 @@ from contextlib import contextmanager
 
 import numpy as np
 
-from tandem.algorithms import advantages, aggregation, schedules
+from tandem.algorithms import advantages, aggregation, kl, schedules
 from tandem.config.checkpointfolder import Checkpoint
-from tandem.rewards import combine
+from tandem.config.schema import Config
+from tandem.data.types import Sequence
+from tandem.errors import RunError
 from tandem.rollout.types import SamplingParams
-from tandem.run.ahead import Batch, check_versions
-from tandem.run.fidelity import check_fidelity, check_reference, correct, fidelity
+from tandem.run import passes
+from tandem.run.collect import collect, grade
+from tandem.run.fidelity import check_fidelity, check_reference, correct, fidelity, of_update
 from tandem.run.generators import GeneratorsFailed
 from tandem.run.metrics import Stopwatch, sample_metrics, throughput
+from tandem.run.penalty import take_kl_from_rewards
 from tandem.run.run import Run
 from tandem.run.samples import Sample, samples_of
 
@@ -25,12 +29,15 @@ def train(run: Run, checkpoint: Checkpoint | None = None) -> None:
     """
     trainer = run.config.trainer
     done = run.resume(checkpoint) if checkpoint else run.start()
+    for line in passes.notes(run.config):
+        run.track.note(line)
     run.publish(version=done)
     if is_validated_after(run, done) and not run.track.was_validated(done):
         validate(run, done)
     with saved_if_generators_fail(run):
         for step in range(done + 1, run.total_steps + 1):
             run.track.step(one_step(run, step))
+            stop_if_nothing_is_learned(run, step)
             last = step == run.total_steps or run.stop_requested
             if last or (trainer.save_freq and step % trainer.save_freq == 0):
                 run.save(step)  # before the validation, which may outlast the grace time of a stop
@@ -51,38 +58,41 @@ def is_validated_after(run: Run, step: int) -> bool:
 
 
 def one_step(run: Run, step: int) -> dict[str, float]:
-    """Prompts, rollout, reward, advantage, old and reference log-probs, update, publication. Returns the step's metrics."""
+    """Prompts, rollout, reward, old and reference log-probs, advantage, update, publication. Returns the step's metrics."""
     config, algorithm = run.config, run.config.algorithm
     clock = Stopwatch(run.track)
-    with clock("rollout"):
-        batch = run.next_batch(step)
-        staleness = check_versions(batch, run.version, config.rollout.max_staleness)
-        samples = samples_of(batch.prompts, batch.completions)
-    with clock("reward"):
-        grade(run, samples)
-        grade_greedy(run, batch, samples)
-    add_advantages(run, samples)
-    with clock("old_logprob"):
-        old = [logprobs for logprobs, _ in run.trainers.scores([s.sequence() for s in samples], temperature=config.rollout.temperature)]
-        for sample, logprobs in zip(samples, old):
-            sample.fields["old_logprobs"] = logprobs
-    metrics = {"staleness/mean": staleness} | fidelity(samples)
-    if not staleness:  # what older weights have made differs by what was learned since
-        check_fidelity(metrics, samples, config.fidelity)
-    metrics |= correct(samples, algorithm.correction)
-    if algorithm.old_logprobs == "rollout":
-        for sample in samples:
-            sample.fields["old_logprobs"] = sample.completion.logprobs
+    samples, metrics = collect(run, step, clock)
+    scored = bool(passes.why_old_logprobs(config, step))
+    if scored:
+        with clock("old_logprob"):
+            for sample, (logprobs, _) in zip(samples, run.trainers.scores(sequences(samples), temperature=config.rollout.temperature)):
+                sample.trainer_logprobs = logprobs
+        metrics |= fidelity(samples)
+        if not metrics["staleness/mean"]:  # what older weights have made differs by what was learned since
+            check_fidelity(metrics, samples, config.fidelity)
+    for sample in samples:
+        sample.fields["old_logprobs"] = sample.completion.logprobs if algorithm.old_logprobs == "rollout" else sample.trainer_logprobs
     if algorithm.kl.coef > 0:
         with clock("ref_logprob"):
-            scored = run.trainers.scores([s.sequence() for s in samples], temperature=config.rollout.temperature, reference=True)
-            for sample, (logprobs, _) in zip(samples, scored):
+            reference = run.trainers.scores(sequences(samples), temperature=config.rollout.temperature, reference=True)
+            for sample, (logprobs, _) in zip(samples, reference):
                 sample.fields["ref_logprobs"] = logprobs
-        if step == 1:
-            check_reference(old, [s.fields["ref_logprobs"] for s in samples], config.fidelity)
+        if step == 1 and scored:
+            check_reference([s.trainer_logprobs for s in samples], [s.fields["ref_logprobs"] for s in samples], config.fidelity)
+        if algorithm.kl.where == "reward":
+            metrics |= take_kl_from_rewards(samples, run.algorithm_state.kl_coef, algorithm.kl.kind)
+    add_advantages(run, samples)
+    metrics |= correct(samples, algorithm.correction)
     with clock("update"), run.changing_weights(step):
         lr = schedules.lr_at(config.optimizer, step, run.total_steps)
-        metrics |= update(run, samples, lr, step)
+        metrics |= update(run, samples, lr)
+    if not scored:
+        metrics |= of_update(metrics)
+        if not metrics["staleness/mean"]:
+            check_fidelity(metrics, samples, config.fidelity)
+    if algorithm.kl.coef > 0:
+        metrics["kl/coef"] = run.algorithm_state.kl_coef
+        run.algorithm_state.kl_coef = kl.adapted(metrics["kl/coef"], metrics["kl/ref"], len(samples), algorithm.kl)
     with clock("publish"):
         metrics |= run.publish(version=step)
     run.track.rollouts(step, [sample.row() for sample in samples])
@@ -97,6 +107,11 @@ def one_step(run: Run, step: int) -> dict[str, float]:
     }
 
 
+def sequences(samples: list[Sample]) -> list[Sequence]:
+    """What the trainers score and train on."""
+    return [sample.sequence() for sample in samples]
+
+
 @contextmanager
 def saved_if_generators_fail(run: Run) -> Iterator[None]:
     """The trainers are well then, and their work is not lost."""
@@ -107,21 +122,16 @@ def saved_if_generators_fail(run: Run) -> Iterator[None]:
         raise
 
 
-def grade(run: Run, samples: list[Sample]) -> None:
-    """Accuracy and format of each sample, and the reward they add up to."""
-    grades = run.graders.grade([(s.text, s.prompt.row.ground_truth) for s in samples], on_progress=run.track.progress("reward"))
-    for sample, result in zip(samples, grades):
-        sample.accuracy, sample.format, sample.reason = result.accuracy, result.format, result.reason
-        sample.reward = combine(result, run.config.reward.format_weight)
-
-
-def grade_greedy(run: Run, batch: Batch, samples: list[Sample]) -> None:
-    """Each sample's `greedy_reward`: what the greedy response to its prompt earns, where the advantage needs one."""
-    if batch.greedy:
-        greedy = samples_of(batch.prompts, [[completion] for completion in batch.greedy])
-        grade(run, greedy)
-        for sample in samples:
-            sample.greedy_reward = greedy[sample.group].reward
+def stop_if_nothing_is_learned(run: Run, step: int) -> None:
+    """Saves and raises RunError once `optimizer.max_skipped_steps` steps in a row were skipped: the weights are still those before them."""
+    limit, state = run.config.optimizer.max_skipped_steps, run.algorithm_state
+    if limit and state.num_skipped_in_a_row >= limit:
+        path = run.save(step)
+        raise RunError(
+            f"the gradients of {state.num_skipped_in_a_row} optimizer steps in a row were not finite",
+            f"none of these steps was taken; optimizer.max_skipped_steps = {limit}. The weights before them are in {path}",
+            "lower optimizer.lr, or look for the first such step in metrics.jsonl (update/num_skipped) and at its rollouts",
+        )
 
 
 def add_advantages(run: Run, samples: list[Sample]) -> None:
@@ -138,21 +148,34 @@ def add_advantages(run: Run, samples: list[Sample]) -> None:
         sample.fields["advantages"] = np.full(len(sample.completion.token_ids), advantage, np.float32)
 
 
-def update(run: Run, samples: list[Sample], lr: float, step: int) -> dict[str, float]:
-    """Optimizer steps over the samples: one for each mini-batch of prompts and pass. Returns their mean metrics."""
-    config = run.config
+def update(run: Run, samples: list[Sample], lr: float) -> dict[str, float]:
+    """Optimizer steps over the samples: one for each mini-batch of prompts and pass. Returns their mean metrics.
+
+    A step whose gradients are not finite is skipped, and counted.
+    """
+    config, state = run.config, run.algorithm_state
     per_mini_batch = (config.batch.mini_batch_size or config.data.train_batch_size) * config.rollout.n
     results = []
     for _ in range(config.batch.num_epochs):
         for start in range(0, len(samples), per_mini_batch):
             batch = samples[start : start + per_mini_batch]
-            lengths = np.array([len(s.completion.token_ids) for s in batch])
-            for sample, weight in zip(
-                batch, aggregation.token_weights(lengths, config.algorithm.aggregation, config.data.max_response_length)
-            ):
-                sample.fields["weights"] = np.full(len(sample.completion.token_ids), weight, np.float32)
-            results.append(run.trainers.update([s.sequence() for s in batch], lr=lr))
-    return {name: float(np.mean([r[name] for r in results])) for name in results[0]}
+            add_weights(batch, config)
+            results.append(run.trainers.update(sequences(batch), lr=lr, kl_coef=state.kl_coef))
+            state.count(taken=results[-1]["update_ok"] == 1.0)
+    metrics = {name: float(np.mean([r[name] for r in results])) for name in results[0]}
+    metrics |= {"update/num_skipped": sum(r["update_ok"] < 1 for r in results), "update/num_skipped_in_all": state.num_skipped}
+    return metrics
+
+
+def add_weights(batch: list[Sample], config: Config) -> None:
+    """Each token's weight in the mini-batch's loss; 0, as if it were not there, in a response that is masked for being cut off."""
+    algorithm = config.algorithm
+    kept = [s for s in batch if not (algorithm.mask_overlong and s.completion.finish_reason == "length")]
+    lengths = np.array([len(s.completion.token_ids) for s in kept])
+    weights = aggregation.token_weights(lengths, algorithm.aggregation, config.data.max_response_length) if kept else []
+    by_sample = {id(sample): weight for sample, weight in zip(kept, weights)}
+    for sample in batch:
+        sample.fields["weights"] = np.full(len(sample.completion.token_ids), by_sample.get(id(sample), 0.0), np.float32)
 
 
 def sample_held_out(run: Run) -> list[Sample]:

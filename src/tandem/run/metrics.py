@@ -1,6 +1,7 @@
 """Figures of a step."""
 
 import time
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -22,7 +23,7 @@ class Stopwatch:
         with self.track.phase(phase):
             began = time.monotonic()
             yield
-            self.seconds[phase] = time.monotonic() - began
+            self.seconds[phase] = self.seconds.get(phase, 0.0) + time.monotonic() - began
 
 
 def sample_metrics(samples: list[Sample]) -> dict[str, float]:
@@ -30,16 +31,18 @@ def sample_metrics(samples: list[Sample]) -> dict[str, float]:
     rewards = np.array([s.reward for s in samples])
     groups = np.array([s.group for s in samples])
     lengths = [len(s.completion.token_ids) for s in samples]
+    reasons = {"timeout": 0} | Counter(s.reason for s in samples)
     return {
         "reward/mean": float(rewards.mean()),
         "reward/std": float(rewards.std()),
         "reward/mixed_groups": float(np.mean([np.ptp(rewards[groups == g]) > 0 for g in np.unique(groups)])),
         "accuracy/mean": float(np.mean([s.accuracy for s in samples])),
         "format/mean": float(np.mean([s.format for s in samples])),
+        "reward/length_penalty": float(np.mean([s.length_penalty for s in samples])),
         "response_length/mean": float(np.mean(lengths)),
         "response_length/max": float(max(lengths)),
         "response_length/clipped_share": float(np.mean([s.completion.finish_reason == "length" for s in samples])),
-        "grade/timeout_share": float(np.mean([s.reason == "timeout" for s in samples])),
+        **{f"grade/{reason}_share": count / len(samples) for reason, count in sorted(reasons.items())},
         "tokens/prompt": float(sum(len(s.prompt.token_ids) for s in samples)),
         "tokens/response": float(sum(lengths)),
     }

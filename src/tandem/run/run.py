@@ -9,6 +9,7 @@ from pathlib import Path
 from transformers import AutoConfig
 
 from tandem.algorithms.advantages import GREEDY_ADVANTAGES
+from tandem.algorithms.state import AlgorithmState
 from tandem.config.checkpointfolder import FOLDER, REFERENCE, TRAINERS, Checkpoint, read_manifest
 from tandem.config.checks import data_parallel_size
 from tandem.config.schema import Config
@@ -44,6 +45,7 @@ class Run:
         self.version = -1
         self.trained_version = 0  # optimizer steps in the trainers' weights
         self.stop_requested = False
+        self.algorithm_state = AlgorithmState(config.algorithm.kl.coef)
         self._names: set[str] | None = None  # of all tensors of the model
         self.trainers: TrainGroup
         self.generators: GeneratorGroup
@@ -88,11 +90,11 @@ class Run:
         return trainer.total_steps or self.loader.batches_in(trainer.total_epochs)
 
     def next_batch(self, step: int) -> Batch:
-        """Prompts and samples of this step. With `rollout.max_staleness` those of the next step are begun as well."""
-        following = sampling(self.config, step + 1) if step < self.total_steps and not self.stop_requested else None
-        batch = self.rollouts.take(sampling(self.config, step), following)
+        """The next prompts and their samples. With `rollout.max_staleness` those of the next step are begun as well."""
+        taken = self.loader_state["position"] // self.config.data.train_batch_size  # as many as steps, unless some took several
+        following = sampling(self.config, taken + 2) if step < self.total_steps and not self.stop_requested else None
+        batch = self.rollouts.take(sampling(self.config, taken + 1), following)
         self.loader_state = batch.loader_state
-        self.generators.sleep()
         return batch
 
     @contextmanager
@@ -199,6 +201,9 @@ class Run:
         if state.get("ahead"):
             self.rollouts.restore(batch_from_json(state["ahead"], self.train_prompts))
             self.loader.load_state_dict(state["ahead"]["loader"])
+        self.algorithm_state = AlgorithmState.from_dict(state["algorithm"])
+        if state["config"]["algorithm"]["kl"]["coef"] != config.algorithm.kl.coef:  # it was set anew
+            self.algorithm_state.kl_coef = config.algorithm.kl.coef
         self.track.go_on_after(checkpoint.step)
         self.track.note(f"resumed after step {checkpoint.step}, from {checkpoint.path}")
         return checkpoint.step
@@ -212,6 +217,7 @@ class Run:
             "total_steps": self.total_steps,
             "loader": self.loader_state,
             "ahead": batch_to_json(ahead) if ahead else None,
+            "algorithm": self.algorithm_state.to_dict(),
             "config": self.given.model_dump(mode="json"),
             "versions": versions(),
         }
@@ -255,8 +261,8 @@ class Run:
             self.graders.close()
 
 
-def sampling(config: Config, step: int) -> SamplingParams:
-    """How the samples of a step are drawn."""
+def sampling(config: Config, batch: int) -> SamplingParams:
+    """How the samples of a batch of prompts are drawn; the first is 1."""
     rollout = config.rollout
-    seed = config.trainer.seed * 1_000_003 + step
+    seed = config.trainer.seed * 1_000_003 + batch
     return SamplingParams(rollout.n, rollout.temperature, rollout.top_p, rollout.top_k, config.data.max_response_length, seed)

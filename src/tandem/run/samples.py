@@ -22,7 +22,10 @@ class Sample:
     format: float = 0.0
     reason: str = ""
     greedy_reward: float = float("nan")  # of the greedy response to the prompt, where one was made
+    length_penalty: float = 0.0  # part of the reward, 0 or below
+    kl_penalty: float = 0.0  # part of the reward
     advantage: float = 0.0
+    trainer_logprobs: np.ndarray | None = None  # [R] float32 before the update, where they were computed
     fields: dict[str, np.ndarray] = field(default_factory=dict)  # name -> [R] float32
 
     @property
@@ -43,7 +46,7 @@ class Sample:
             "response_text": self.text,
             "token_ids": self.completion.token_ids.tolist(),
             "logprobs_rollout": self.completion.logprobs.tolist(),
-            "logprobs_train": self.fields["old_logprobs"].tolist() if "old_logprobs" in self.fields else None,
+            "logprobs_train": None if self.trainer_logprobs is None else self.trainer_logprobs.tolist(),
             "reward": self.reward,
             "accuracy": self.accuracy,
             "format": self.format,

@@ -103,8 +103,8 @@ class TrainRank:
     def scores(self, sequences: list[Sequence], temperature: float, reference: bool, masked: bool) -> dict[int, Any]:
         return self.engine.scores(sequences, temperature=temperature, reference=reference, masked=masked)
 
-    def update(self, sequences: list[Sequence], supervised: bool, lr: float) -> dict[str, float]:
-        return self.engine.update(sequences, supervised=supervised, lr=lr)
+    def update(self, sequences: list[Sequence], supervised: bool, lr: float, kl_coef: float) -> dict[str, float]:
+        return self.engine.update(sequences, supervised=supervised, lr=lr, kl_coef=kl_coef)
 
     def next_bucket(self, version: int, prefix: str, verify_share: float, begin: bool) -> Bucket | None:
         """The next bucket of this rank's share of the weights, None after the last. Asking for one frees the one before."""
