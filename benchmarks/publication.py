@@ -11,8 +11,8 @@ is the work of seven processes. `wait_seconds` is without a bucket from any trai
 `pack_seconds` in vLLM's own packing, without which it cannot generate: `bandwidth_without_packing_over_memcpy` leaves them out.
 
 Memory is what all processes hold for themselves plus shared memory, at its highest during a publication, over what it was before without
-the ranks' bucket files plus one bucket. `--check` exits 1 when log-probs differ, when the bandwidth is below 0.5 of the copy's (which it is:
-see `pack_seconds`), or the memory above 1.1.
+the ranks' bucket files plus one bucket. `--check` exits 1 when log-probs differ, when the bandwidth is below 0.5 of the copy's (which it
+is: see `pack_seconds`), or the memory above 1.1.
 """
 
 import argparse

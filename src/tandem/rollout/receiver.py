@@ -109,8 +109,8 @@ class WeightUpdate:
 class WeightReceiver:
     """Methods that `collective_rpc` reaches in every worker; `self` is vLLM's worker.
 
-    Arguments and answers are plain dictionaries, lists, numbers and bytes: vLLM carries nothing else safely between processes. A fault comes
-    back as `{"error": [what, why, fix]}` for the same reason: vLLM would turn an exception into a text.
+    Arguments and answers are plain dictionaries, lists, numbers and bytes: vLLM carries nothing else safely between processes. A fault
+    comes back as `{"error": [what, why, fix]}` for the same reason: vLLM would turn an exception into a text.
     """
 
     _tandem_update: WeightUpdate | None = None
