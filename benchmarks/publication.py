@@ -1,6 +1,6 @@
 """Publication of weights: are the generator's numbers those of a fresh load, how fast is it beside a copy, how much memory does it take?
 
-    python benchmarks/publication.py [--json FILE] [--check] [--quick]
+    python benchmarks/publication.py [--json FILE] [--check] [--quick] [--layouts]
 
 A trainer in one layout (TP2 PP2 EP2, four ranks) publishes to a generator in another (GEN_TP 2), real ones on CPU. After a step of training
 the generator's log-probs are compared, bit for bit, with those of an engine that was freshly loaded from the export of the same step.
@@ -88,12 +88,35 @@ def decode(replica, requests) -> list[np.ndarray]:
     return [completion.logprobs for completion in ray.get(replica.actor.decode.remote(requests, replica.version), timeout=600)]
 
 
+def layouts(json_file: Path | None) -> int:
+    """Samples after a publication whose log-probs are not bit for bit those of an engine loaded from the export: none may be."""
+    from tests.engine.test_packed import weighted
+    from tests.examples import make_sequences, write_tiny_model
+    from tests.sync.published import count_differing_samples
+
+    with tempfile.TemporaryDirectory(prefix="tandem-layouts-") as folder:
+        model = write_tiny_model(Path(folder) / "model", "test")
+        sequences = weighted(make_sequences(model))
+        found = count_differing_samples(model, sequences, Path(folder), num_ranks=8, gen_tps=[2, 1], bucket_bytes=1 << 17)
+    table, rows = Table("GEN_TP", "samples", "differing", "unlike the start model's"), []
+    for gen_tp, (num_samples, num_differing, num_unlike_start) in found.items():
+        table.add_row(*map(str, (gen_tp, num_samples, num_differing, num_unlike_start)))
+        rows.append({"gen_tp": gen_tp, "num_samples": num_samples, "num_differing": num_differing, "num_unlike_start": num_unlike_start})
+    Console().print(table)
+    if json_file:
+        json_file.write_text(json.dumps({"rows": rows}, indent=1))
+    return int(any(row["num_differing"] for row in rows))
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--json", type=Path)
     parser.add_argument("--check", action="store_true", help="exit 1 when something is not as it should be")
     parser.add_argument("--quick", action="store_true", help="the demo's model instead of one of 100 MB, 3 publications instead of 7")
+    parser.add_argument("--layouts", action="store_true", help="only: 8 ranks, TP2 PP2 EP2, to GEN_TP 2 and 1, against fresh loads")
     arguments = parser.parse_args()
+    if arguments.layouts:
+        return layouts(arguments.json)
 
     import ray
 
