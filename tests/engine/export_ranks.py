@@ -13,8 +13,11 @@ from tests.engine.ranks import make_engine
 
 
 def load_and_export(model_path: str, parallel: ParallelConfig, target: str, **sections) -> None:
+    export_engine(make_engine(model_path, parallel, **sections), model_path, target)
+
+
+def export_engine(engine, model_path: str, target: str) -> None:
     """Rank 0 is the controller too: what a run does with actors is done with collectives."""
-    engine = make_engine(model_path, parallel, **sections)
 
     def share(*paths: str | None) -> list[Piece]:
         told, shares = list(paths), [[] for _ in range(torch.distributed.get_world_size())]

@@ -59,6 +59,7 @@ class RemoteEngine:
         writer = BucketWriter(SHARED_MEMORY, f"tandem-test-{os.getpid()}", bucket_bytes)
         for bucket in writer.write(tensors.items() if isinstance(tensors, dict) else tensors, self.version):
             self.load_bucket(change_bucket(bucket))
+        writer.close()
         return self.finish_update(self.version, expected_names or list(dict(tensors)))
 
     def close(self) -> None:

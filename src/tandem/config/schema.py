@@ -98,6 +98,9 @@ class RolloutConfig(Section):
     cache_bytes: int = Field(0, ge=0, description="KV and recurrent-state cache of one generator in bytes; 0: from memory_share")
     max_model_len: int = Field(0, ge=0, description="longest sequence; 0: max_prompt_length + max_response_length")
     max_num_seqs: int = Field(64, ge=1, description="sequences decoded together in one generator")
+    direct_load: bool = Field(
+        True, description="on CPU: copy new weights straight into vLLM's tensors, with packing by vLLM; false: by vLLM's own, slower reload"
+    )
     enforce_eager: bool = Field(False, description="no graph capture or compilation")
     num_threads: int = Field(1, ge=1, description="CPU threads of a generator")
     timeout_s: float = Field(1800, gt=0, description="longest wait for the start of a generator")

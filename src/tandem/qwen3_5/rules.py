@@ -1,9 +1,10 @@
 """How a Megatron parameter is made of Hugging Face tensors, and back, under tensor parallelism. Pure functions on tensors.
 
 A rule's `split(tensors, rank, size)` gives one rank's parameter, `merge(shards)` the Hugging Face tensors of all ranks' parameters. A split
-reads no more of the tensors, which may be views of a mapped file, than the rank's part.
+reads no more of the tensors, which may be views of a mapped file, than the rank's part; a merge of one shard copies nothing where it can.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -14,6 +15,10 @@ from torch import Tensor
 class Rule(Protocol):
     def split(self, tensors: list[Tensor], rank: int, size: int) -> Tensor: ...
     def merge(self, shards: list[Tensor]) -> list[Tensor]: ...
+
+
+def _cat(parts: Sequence[Tensor], dim: int = 0) -> Tensor:
+    return parts[0] if len(parts) == 1 else torch.cat(tuple(parts), dim)
 
 
 @dataclass(frozen=True)
@@ -35,7 +40,7 @@ class Rows:
         return tensors[0].chunk(size)[rank]
 
     def merge(self, shards: list[Tensor]) -> list[Tensor]:
-        return [torch.cat(shards)]
+        return [_cat(shards)]
 
 
 @dataclass(frozen=True)
@@ -46,7 +51,7 @@ class Columns:
         return tensors[0].chunk(size, 1)[rank]
 
     def merge(self, shards: list[Tensor]) -> list[Tensor]:
-        return [torch.cat(shards, 1)]
+        return [_cat(shards, 1)]
 
 
 @dataclass(frozen=True)
@@ -63,7 +68,7 @@ class Stacked:
         size, flat = len(shards), [rows for block in self.blocks for rows in block]
         pieces = [shard.split([rows // size for rows in flat]) for shard in shards]
         parts = iter(zip(*pieces))  # of each block of rows, rank by rank
-        return [torch.cat([part for _ in block for part in next(parts)]) for block in self.blocks]
+        return [_cat([part for _ in block for part in next(parts)]) for block in self.blocks]
 
 
 @dataclass(frozen=True)
@@ -77,7 +82,7 @@ class HeadMajor:
         return heads.transpose(0, 1).flatten(0, 2)
 
     def merge(self, shards: list[Tensor]) -> list[Tensor]:
-        return [torch.cat(shards).unflatten(0, (self.num_heads, 3, -1)).transpose(0, 1).flatten(0, 2)]
+        return [_cat(shards).unflatten(0, (self.num_heads, 3, -1)).transpose(0, 1).flatten(0, 2)]
 
 
 @dataclass(frozen=True)
@@ -97,7 +102,7 @@ class GatedQKV:
 
     def merge(self, shards: list[Tensor]) -> list[Tensor]:
         per_group, hidden = self.num_heads // self.num_groups, shards[0].size(-1)
-        mixed = torch.cat(shards).view(self.num_groups, -1, self.head_dim, hidden)
+        mixed = _cat(shards).view(self.num_groups, -1, self.head_dim, hidden)
         query, gate, key, value = mixed.split([per_group, per_group, 1, 1], 1)
         q_proj = torch.stack([query, gate], 2)
         return [x.reshape(-1, hidden) for x in (q_proj, key, value)]

@@ -9,7 +9,7 @@ Experts are named one by one (`experts.7.gate_proj.weight`), whether a checkpoin
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 from megatron.core import parallel_state
@@ -27,6 +27,9 @@ TEXT = "model.language_model."
 
 # Parameters that enter the arithmetic in fp32 and that the published folders store so, in the midst of bf16: rounded they would be others.
 FP32 = ("self_attention.A_log", "self_attention.out_norm.weight")
+
+
+GATHER_BYTES = 4 << 20
 
 
 class TensorSource(Protocol):
@@ -186,30 +189,71 @@ def load(chunk: Qwen3_5Model, source: TensorSource) -> None:
 
 @torch.no_grad()
 def tensors(chunks: list[Qwen3_5Model]) -> Iterator[tuple[str, Tensor]]:
-    """Hugging Face tensors of which this rank is the one to publish, one entry gathered at a time.
+    """Hugging Face tensors of which this rank is the one to publish; views of parameters where a parameter is all of a tensor.
 
     Collective over each tensor-parallel group of the first data-parallel replica: all its ranks must drain their iterators. Together the
-    ranks yield every tensor of the model exactly once.
+    ranks yield every tensor of the model exactly once. Beyond the parameters GATHER_BYTES are alive, or one entry.
     """
     seen = set()
     for chunk in chunks:
-        parameters = dict(chunk.named_parameters())
-        for entry in weight_map(chunk):
-            if entry.expert:
-                replica = parallel_state.get_expert_data_parallel_rank()
-            else:
-                replica = parallel_state.get_data_parallel_rank(with_context_parallel=True)
-            # the output weight tied to the embedding on another stage is published there
-            tied_copy = entry.megatron == "output_layer.weight" and entry.hf[0] != OUTPUT
-            if replica != 0 or tied_copy:
-                continue
-            group, parameter = _group(entry), parameters[entry.megatron].detach()
-            shards = [parameter]
-            if group.size() > 1 and not isinstance(entry.rule, Whole):
-                shards = [torch.empty_like(parameter) for _ in range(group.size())]
-                torch.distributed.all_gather(shards, parameter.contiguous(), group=group)
-            if group.rank() == 0:
-                for name, tensor in zip(entry.hf, entry.rule.merge(shards)):
-                    assert name not in seen, name
-                    seen.add(name)
-                    yield name, tensor
+        parameters = {name: parameter.detach() for name, parameter in chunk.named_parameters()}
+        for window in _windows(_published(chunk), parameters):
+            for entry, shards in zip(window, _gathered(window, parameters)):
+                if _group(entry).rank() == 0:
+                    for name, tensor in zip(entry.hf, entry.rule.merge(shards)):
+                        assert name not in seen, name
+                        seen.add(name)
+                        yield name, tensor
+
+
+def _published(chunk: Qwen3_5Model) -> Iterator[Entry]:
+    """Entries that this rank or its tensor-parallel group publishes."""
+    for entry in weight_map(chunk):
+        if entry.expert:
+            replica = parallel_state.get_expert_data_parallel_rank()
+        else:
+            replica = parallel_state.get_data_parallel_rank(with_context_parallel=True)
+        # the output weight tied to the embedding on another stage is published there
+        tied_copy = entry.megatron == "output_layer.weight" and entry.hf[0] != OUTPUT
+        if replica == 0 and not tied_copy:
+            yield entry
+
+
+def _is_cut(entry: Entry) -> bool:
+    return _group(entry).size() > 1 and not isinstance(entry.rule, Whole)
+
+
+def _windows(entries: Iterator[Entry], parameters: dict[str, Tensor]) -> Iterator[list[Entry]]:
+    """Consecutive entries whose cut ones are gathered together: a collective for each would cost more than its bytes."""
+    window, num_bytes = list[Entry](), 0
+    for entry in entries:
+        size = parameters[entry.megatron].nbytes * _group(entry).size() if _is_cut(entry) else 0
+        if num_bytes + size > GATHER_BYTES:
+            yield window
+            window, num_bytes = [], 0
+        window.append(entry)
+        num_bytes += size
+    if window:
+        yield window
+
+
+def _gathered(window: list[Entry], parameters: dict[str, Tensor]) -> list[list[Tensor]]:
+    """The shards of each entry; on ranks other than the first of its group, any. One collective for each group and dtype."""
+    together: dict[tuple[Any, torch.dtype], list[int]] = {}
+    shards = [[parameters[entry.megatron]] for entry in window]
+    for index, entry in enumerate(window):
+        if _is_cut(entry):
+            together.setdefault((_group(entry), shards[index][0].dtype), []).append(index)
+    for (group, _), indices in together.items():
+        mine = torch.cat([shards[index][0].reshape(-1) for index in indices])
+        if torch.distributed.get_backend(group) == "gloo":  # to all would double the work of cores that both ranks may share
+            flat = [torch.empty_like(mine) for _ in range(group.size())] if group.rank() == 0 else [mine]
+            torch.distributed.gather(mine, flat if group.rank() == 0 else None, group=group, group_dst=0)
+        else:
+            flat = [torch.empty_like(mine) for _ in range(group.size())]
+            torch.distributed.all_gather(flat, mine, group=group)
+        sizes = [shards[index][0].numel() for index in indices]
+        for index, parts in zip(indices, zip(*(every.split(sizes) for every in flat))):
+            shape = shards[index][0].shape
+            shards[index] = [part.view(shape) for part in parts]
+    return shards

@@ -1,7 +1,7 @@
 """A generator: vLLM behind our prompts, completions and weight versions. vLLM is imported when an engine is made, not before."""
 
+import pickle
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Literal
 
@@ -123,6 +123,7 @@ class RolloutEngine:
         self._stop = [int(token) for token in stop_token_ids]
         self._version: int | None = 0
         self._sleeps = can_sleep(rollout, device)
+        self._loads_directly = rollout.direct_load and device == "cpu"
         self._asleep: set[Part] = set()
         self.num_steps = 0  # of vLLM, since the start: whoever waits sees that it is alive
 
@@ -173,11 +174,11 @@ class RolloutEngine:
     def begin_update(self, version: int) -> None:
         """Start taking the weights of `version`; the engine has no version until `finish_update` returns."""
         self._version = None
-        self._call("begin_update", version)
+        self._call("begin_update", version, self._loads_directly)
 
     def load_bucket(self, bucket: Bucket) -> None:
         """Load one bucket into every worker. Raises RunError, naming the tensor; the publication is then over and must begin anew."""
-        self._call("load_bucket", asdict(bucket))
+        self._call("load_bucket", pickle.dumps(bucket))
 
     def finish_update(self, version: int, expected_names: Iterable[str]) -> dict[str, Any]:
         """Complete the update and forget everything that was computed with the weights before.

@@ -1,51 +1,53 @@
 """The worker's side of a weight publication: vLLM's `worker_extension_cls`, mixed into its worker class in every worker process."""
 
-import logging
+import pickle
+import time
 from collections.abc import Callable, Iterable, Iterator
 
-from torch import Tensor, nn
+from torch import Tensor
 from vllm.config import VllmConfig, set_current_vllm_config
 from vllm.model_executor.layers.mamba.abstract import MambaBase
-from vllm.model_executor.layers.vocab_parallel_embedding import VocabParallelEmbedding
-from vllm.model_executor.model_loader.reload import finalize_layerwise_reload, initialize_layerwise_reload
-from vllm.model_executor.model_loader.reload.layerwise import _place_kernel_tensors, get_layerwise_info
 from vllm.platforms import current_platform
 
 from tandem.errors import RunError
+from tandem.rollout.direct import DirectLoader
+from tandem.rollout.reload import LayerwiseLoader
 from tandem.sync.buckets import BucketReader
-from tandem.sync.types import Bucket, TensorEntry
+from tandem.sync.types import Bucket
 
 if current_platform.is_cpu():
     from tandem.rollout import vllm_cpu
 
     vllm_cpu.apply()
 
-# It warns at every update that rotary tables "failed to load"; what did not load is checked, name by name, below.
-logging.getLogger("vllm.model_executor.model_loader.reload.layerwise").setLevel(logging.ERROR)
-
 MAX_NAMES = 5  # in a message
 
 
 class WeightUpdate:
-    """One publication: from the first bucket to the last, over vLLM's layer-by-layer reload.
+    """One publication: from the first bucket to the last. After `abort` the model's weights are of two versions.
 
-    A layer's tensors may arrive in several buckets; the layer changes when its last one is there. After `abort` every layer holds
-    complete weights again, but of two versions, so the worker must not generate until the next publication.
+    Args:
+        verify: which of a bucket's checksums this worker compares.
     """
 
-    def __init__(self, model: nn.Module, vllm_config: VllmConfig, version: int):
-        self.model, self.vllm_config, self.version = model, vllm_config, version
+    def __init__(
+        self,
+        loader: DirectLoader | LayerwiseLoader,
+        reader: BucketReader,
+        vllm_config: VllmConfig,
+        version: int,
+        verify: slice = slice(None),
+    ):
+        self.loader, self.reader, self.vllm_config, self.version, self.verify = loader, reader, vllm_config, version, verify
         self.names: dict[str, None] = {}  # an ordered set
         self.num_bytes = 0
-        self._reader = BucketReader()
-        self._last = "(none yet)"
-        self._loaded_parameters: set[str] = set()
+        self.load_seconds = 0.0
+        reader.restart()
         with set_current_vllm_config(vllm_config):
-            initialize_layerwise_reload(model)
-        self._parameters = {name for name, _ in model.named_parameters()}
+            loader.begin()
 
     def load(self, bucket: Bucket) -> None:
-        """Hand the bucket's tensors to vLLM, which splits and fuses them for this rank.
+        """Hand the bucket's tensors to the loader, which splits and fuses them for this rank.
 
         Raises:
             RunError: another version's bucket, a damaged tensor, one that came before, or one that vLLM does not take; names it.
@@ -56,14 +58,16 @@ class WeightUpdate:
                 "weights of two steps must not mix",
                 "this is a bug in the publication: report it",
             )
+        began = time.perf_counter()
         try:
             with set_current_vllm_config(self.vllm_config):
-                self._loaded_parameters |= self.model.load_weights(self._received(bucket))
+                self.loader.load(self._received(bucket))
+            self.load_seconds += time.perf_counter() - began
         except RunError:
             raise
         except Exception as error:  # whatever vLLM's many loaders raise, the person needs the tensor's name
             raise RunError(
-                f"vLLM does not take the tensor {self._last}",
+                f"vLLM does not take the tensor {self.loader.last}",
                 f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else 'no message'}",
                 "the trainer's model and the generator's folder must be the same architecture and size",
             ) from error
@@ -72,7 +76,8 @@ class WeightUpdate:
         """Complete the reload if exactly the expected tensors came.
 
         Returns:
-            version, num_tensors, num_bytes, and the lists missing, unexpected, duplicated, which are empty.
+            version, num_tensors, num_bytes, load_seconds (pack_seconds of them in vLLM's packing for its kernels, if known), and the
+            lists missing, unexpected, duplicated, which are empty.
 
         Raises:
             RunError: a tensor is missing or not expected, or one of vLLM's parameters is not complete.
@@ -81,67 +86,62 @@ class WeightUpdate:
         missing, unexpected = sorted(expected - self.names.keys()), sorted(self.names.keys() - expected)
         if missing or unexpected:
             raise refused(self.version, missing=missing, unexpected=unexpected)
-        if incomplete := self._incomplete_parameters():
-            raise refused(self.version, missing=sorted(incomplete))
+        if incomplete := self.loader.incomplete():
+            raise refused(self.version, missing=incomplete)
         with set_current_vllm_config(self.vllm_config):
-            finalize_layerwise_reload(self.model, self.vllm_config.model_config)
+            self.loader.finish()
         report = {"version": self.version, "num_tensors": len(self.names), "num_bytes": self.num_bytes}
+        report |= {"load_seconds": self.load_seconds, "pack_seconds": self.loader.pack_seconds}
         return report | {"missing": [], "unexpected": [], "duplicated": []}
 
     def abort(self) -> None:
-        """Put the tensors that the kernels use back into every layer that has not changed yet, and drop what was buffered for it."""
-        for layer in self.model.modules():
-            info = get_layerwise_info(layer)
-            if info.can_load():
-                _place_kernel_tensors(layer, info)
-                info.reset()
-
-    def _incomplete_parameters(self) -> set[str]:
-        """vLLM's parameters that nothing, or not everything, was loaded into: what must hold whatever names were expected.
-
-        A layer that is still waiting is short of elements. Embeddings always are where vLLM pads the vocabulary; they have one tensor.
-        """
-        names = self._parameters - self._loaded_parameters
-        for prefix, layer in self.model.named_modules():
-            if get_layerwise_info(layer).can_load() and not isinstance(layer, VocabParallelEmbedding):
-                names |= {f"{prefix}.{name}" for name, _ in layer.named_parameters(recurse=False)}
-        return names
+        self.loader.abort()
 
     def _received(self, bucket: Bucket) -> Iterator[tuple[str, Tensor]]:
-        for name, tensor in self._reader.read(bucket):
+        for name, tensor in self.reader.read(bucket, self.verify):
             if name in self.names:
                 raise refused(self.version, duplicated=[name])
             self.names[name] = None
             self.num_bytes += tensor.nbytes
-            self._last = f"{name} of shape {list(tensor.shape)}"
             yield name, tensor
 
 
 class WeightReceiver:
     """Methods that `collective_rpc` reaches in every worker; `self` is vLLM's worker.
 
-    Arguments and answers are plain dictionaries, lists and numbers, because vLLM carries nothing else safely between processes. A fault
+    Arguments and answers are plain dictionaries, lists, numbers and bytes: vLLM carries nothing else safely between processes. A fault
     comes back as `{"error": [what, why, fix]}` for the same reason: vLLM would turn an exception into a text.
     """
 
     _tandem_update: WeightUpdate | None = None
     _tandem_version: int | None = 0  # the weights that the engine was started with
+    _tandem_loader: DirectLoader | LayerwiseLoader | None = None  # both are kept: what they learn once serves every publication
+    _tandem_reader: BucketReader | None = None
 
-    def begin_update(self, version: int) -> dict:
-        """Start the publication of `version`; until it has finished the worker has no valid version."""
+    def begin_update(self, version: int, direct: bool) -> dict:
+        """Start the publication of `version`; until it has finished the worker has no valid version.
+
+        Args:
+            direct: by the copies that vLLM's loaders would make, or by vLLM's own reload.
+        """
 
         def begin() -> None:
             if self._tandem_update is not None:  # its publisher died
                 self._tandem_update.abort()
-            self._tandem_update = WeightUpdate(self.model_runner.model, self.vllm_config, version)
+            model = self.model_runner.model
+            if self._tandem_loader is None or self._tandem_reader is None:
+                self._tandem_loader = DirectLoader(model) if direct else LayerwiseLoader(model, self.vllm_config.model_config)
+                self._tandem_reader = BucketReader()
+            num_workers = self.vllm_config.parallel_config.world_size
+            verify = slice(self.rank % num_workers, None, num_workers)  # all workers of an engine see the same bytes
+            self._tandem_update = WeightUpdate(self._tandem_loader, self._tandem_reader, self.vllm_config, version, verify)
 
         self._tandem_version = None
         return self._answer(begin)
 
-    def load_bucket(self, bucket: dict) -> dict:
-        """Args: bucket: a `Bucket` as `dataclasses.asdict` gives it."""
-        entries = tuple(TensorEntry(**entry | {"shape": tuple(entry["shape"])}) for entry in bucket["entries"])
-        return self._answer(lambda: self._open_update().load(Bucket(bucket["path"], bucket["version"], entries)))
+    def load_bucket(self, bucket: bytes) -> dict:
+        """Args: bucket: a pickled `Bucket`."""
+        return self._answer(lambda: self._open_update().load(pickle.loads(bucket)))
 
     def finish_update(self, version: int, expected_names: list[str]) -> dict:
         """Returns the report of `WeightUpdate.finish`; from now on the worker has this version."""

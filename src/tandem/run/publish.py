@@ -1,7 +1,7 @@
 """Carry the trainer's weights to generators: named, checksummed, versioned, one bucket at a time from each rank.
 
-A rank asked for its next bucket frees the one before, so that shared memory holds one bucket a rank at most. Ranks that only take part in a
-gather answer when the gathering rank has finished. An engine that fails is left out of the rest; the others get all.
+A rank fills one half of its bucket file while the engines read the other, so that shared memory holds one bucket a rank at most. Ranks that
+only take part in a gather answer when the gathering rank has finished. An engine that fails is left out of the rest; the others get all.
 """
 
 import time
@@ -24,6 +24,9 @@ class Publication:
     num_bytes: int = 0
     num_checksums: int = 0  # tensors whose bytes were compared after they had arrived
     seconds: float = 0.0
+    wait_seconds: float = 0.0  # of them with no bucket from any trainer
+    load_seconds: float = 0.0  # of them in an engine's workers, the slowest engine's first one
+    pack_seconds: float = 0.0  # of those in vLLM's packing of weights for its kernels
     canary_abs_diff: float | None = None  # None: no canary was asked for
     failed: dict[Replica, EngineFailure] = field(default_factory=dict)
 
@@ -48,17 +51,21 @@ def publish(
         rank.next_bucket.remote(version, prefix, verify_share, True): index for index, rank in enumerate(trainers.ranks)
     }
     while waiting:
+        asked = time.monotonic()
         ready, _ = ray.wait(list(waiting), num_returns=1, timeout=trainers.timeout_s)
         [bucket] = wait(ready or list(waiting)[:1], 1 if not ready else trainers.timeout_s, DURING)
+        done.wait_seconds += time.monotonic() - asked
         index = waiting.pop(ready[0])
         if bucket is None:
             continue
+        waiting[trainers.ranks[index].next_bucket.remote(version, prefix, verify_share, False)] = index  # while this one is loaded
         tell.load(bucket, trainers.ranks[index], trainers.nodes[index])
         done.names += [entry.name for entry in bucket.entries if entry.is_last]
         done.num_bytes += sum(entry.num_bytes for entry in bucket.entries)
         done.num_checksums += sum(entry.is_last and bool(entry.checksum) for entry in bucket.entries)
-        waiting[trainers.ranks[index].next_bucket.remote(version, prefix, verify_share, False)] = index
-    tell("finish_update", version, done.names)
+    reports = tell("finish_update", version, done.names)
+    slowest = max(reports, key=lambda report: report["load_seconds"], default={"load_seconds": 0.0, "pack_seconds": 0.0})
+    done.load_seconds, done.pack_seconds = slowest["load_seconds"], slowest["pack_seconds"]
     for replica in tell.replicas:
         replica.version = version
     done.seconds = time.monotonic() - began
@@ -71,9 +78,9 @@ class Audience:
     def __init__(self, replicas: list[Replica], failed: dict[Replica, EngineFailure], timeout_s: float):
         self.replicas, self.failed, self.timeout_s = replicas, failed, timeout_s
 
-    def __call__(self, method: str, *args: Any) -> None:
-        """Call `method` of every engine; those that fail take no further part."""
-        self._wait({replica: getattr(replica.actor, method).remote(*args) for replica in self.replicas})
+    def __call__(self, method: str, *args: Any) -> list[Any]:
+        """Answers of `method` of every engine; those that fail take no further part."""
+        return self._wait({replica: getattr(replica.actor, method).remote(*args) for replica in self.replicas})
 
     def load(self, bucket: Bucket, rank: Any, node: str) -> None:
         """Hand over a bucket that lies in the memory of `node`; engines on other nodes get its bytes through Ray's object store."""
@@ -81,5 +88,7 @@ class Audience:
         data = rank.bucket_bytes.remote(bucket) if elsewhere else None
         self._wait({replica: replica.actor.load_bucket.remote(bucket, data if replica.node != node else None) for replica in self.replicas})
 
-    def _wait(self, calls: dict[Replica, Any]) -> None:
-        self.replicas = list(answers(calls, self.timeout_s, DURING, self.failed))
+    def _wait(self, calls: dict[Replica, Any]) -> list[Any]:
+        answered = answers(calls, self.timeout_s, DURING, self.failed)
+        self.replicas = list(answered)
+        return list(answered.values())

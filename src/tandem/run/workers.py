@@ -58,6 +58,7 @@ class TrainRank:
         see_only(self.device, claimed_devices(self.device))
         log_to_file(Path(run_dir) / "logs" / f"train_rank_{rank}.log")
         self.engine: Any = None
+        self._writer: Any = None
         self._publication: Iterator[Bucket] | None = None
 
     def place(self) -> tuple[str, list[str]]:
@@ -107,12 +108,13 @@ class TrainRank:
         return self.engine.update(sequences, supervised=supervised, lr=lr, kl_coef=kl_coef)
 
     def next_bucket(self, version: int, prefix: str, verify_share: float, begin: bool) -> Bucket | None:
-        """The next bucket of this rank's share of the weights, None after the last. Asking for one frees the one before."""
+        """The next bucket of this rank's share of the weights, None after the last. Asking for one frees the last but one."""
         from tandem.sync.buckets import SHARED_MEMORY, BucketWriter
 
+        if self._writer is None:
+            self._writer = BucketWriter(SHARED_MEMORY, prefix, self.config.sync.bucket_bytes)
         if begin:
-            writer = BucketWriter(SHARED_MEMORY, prefix, self.config.sync.bucket_bytes, verify_share)
-            self._publication = writer.write(self.engine.tensors(), version)
+            self._publication = self._writer.write(self.engine.tensors(), version, verify_share)
         assert self._publication is not None, "no publication has begun"
         return next(self._publication, None)
 

@@ -1,11 +1,13 @@
-"""Weights in shared memory: a writer fills one bucket file at a time, readers map it and check every tensor before they use it."""
+"""Weights in shared memory: a writer fills one bucket at a time in a file that it keeps; readers map it and check before they use it."""
 
 import errno
+import itertools
 import mmap
 import os
+import warnings
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from glob import escape
 from math import prod
 from pathlib import Path
@@ -36,124 +38,121 @@ DTYPES = {
     "U8": torch.uint8,
     "BOOL": torch.bool,
 }
+_file_numbers = itertools.count()  # of this process
 DTYPE_NAMES = {dtype: name for name, dtype in DTYPES.items()}
 
 
 class BucketWriter:
-    """Writes tensors into files `<directory>/<prefix>-<pid>-<n>`, of which at most one exists at any time.
+    """Writes tensors into a file `<directory>/<prefix>-<pid>-<n>` that it keeps from one publication to the next: making its pages costs
+    several times what copying to them does. The file has two halves, so that one is filled while readers use the other.
 
     Args:
         directory: a folder in memory, usually `SHARED_MEMORY`.
         prefix: starts every file name, so that `cleanup` finds what a killed writer left; unique to a run.
-        bucket_bytes: largest bucket, at least ALIGNMENT. A tensor that is larger is cut.
-        verify_share: of the tensors that get a checksum, 0 to 1; which ones changes with the version.
+        bucket_bytes: of the file, at least 2 * ALIGNMENT. A tensor that is larger than a half is cut.
     """
 
-    def __init__(self, directory: str | Path, prefix: str, bucket_bytes: int, verify_share: float = 1.0):
-        self.directory, self.prefix, self.verify_share = Path(directory), prefix, verify_share
-        self.bucket_bytes = bucket_bytes // ALIGNMENT * ALIGNMENT
-        self._num_files = 0
+    def __init__(self, directory: str | Path, prefix: str, bucket_bytes: int):
+        self.directory, self.prefix = Path(directory), prefix
+        self.half_bytes = bucket_bytes // 2 // ALIGNMENT * ALIGNMENT
+        self._file: _BucketFile | None = None
 
-    def write(self, tensors: Iterable[tuple[str, Tensor]], version: int) -> Iterator[Bucket]:
-        """Yield the tensors in buckets, in their order. A bucket's file is removed when the generator resumes or is closed.
+    def write(self, tensors: Iterable[tuple[str, Tensor]], version: int, verify_share: float = 1.0) -> Iterator[Bucket]:
+        """Yield the tensors in buckets, in their order. A bucket's bytes stay until the second bucket after it is asked for.
 
         Args:
             tensors: Hugging Face names and tensors of any device, dtype and layout; each is read once and not kept.
             version: of the weights, stamped on every bucket.
+            verify_share: of the tensors that get a checksum, 0 to 1; which ones changes with the version.
 
         Raises:
             UserError: the shared memory is too small.
         """
-        file: _BucketFile | None = None
-        try:
-            for name, tensor in tensors:
-                checked = is_checked(name, version, self.verify_share)
-                for start, part in self._parts(tensor):
-                    if file is not None and not file.has_room(part.nbytes):
-                        yield file.seal(version)
-                        file.remove()
-                        file = None
-                    if file is None:
-                        file = self._new_file(self.bucket_bytes)
-                    file.append(name, tensor, start, part, checked)
-            if file is not None:
-                yield file.seal(version)
-        finally:
-            if file is not None:
-                file.remove()
+        file = self._file = self._file or _BucketFile(self._new_path(), self.half_bytes)
+        file.start_half(0)
+        for name, tensor in tensors:
+            checked = is_checked(name, version, verify_share)
+            for start, part in self._parts(tensor):
+                if not file.has_room(part.nbytes):
+                    yield file.bucket(version)
+                    file.start_half(1 - file.half)
+                file.append(name, tensor, start, part, checked)
+        if file.entries:
+            yield file.bucket(version)
 
     def _parts(self, tensor: Tensor) -> Iterator[tuple[int, Tensor]]:
-        """(first byte, part) of the tensor, none larger than a bucket."""
-        if tensor.nbytes <= self.bucket_bytes:
+        """(first byte, part) of the tensor, none larger than half a file."""
+        if tensor.nbytes <= self.half_bytes:
             yield 0, tensor
             return
         size = tensor.element_size()
-        for index, part in enumerate(tensor.reshape(-1).split(self.bucket_bytes // size)):
-            yield index * self.bucket_bytes, part
+        for index, part in enumerate(tensor.reshape(-1).split(self.half_bytes // size)):
+            yield index * self.half_bytes, part
 
-    def release(self, bucket: Bucket) -> None:
-        """Remove the bucket's file before the generator resumes: readers that have mapped it keep their view."""
-        Path(bucket.path).unlink(missing_ok=True)
+    def _new_path(self) -> Path:
+        return self.directory / f"{self.prefix}-{os.getpid()}-{next(_file_numbers)}"
 
-    def _new_file(self, capacity: int) -> "_BucketFile":
-        path = self.directory / f"{self.prefix}-{os.getpid()}-{self._num_files}"
-        self._num_files += 1
-        return _BucketFile(path, capacity)
+    def close(self) -> None:
+        """Remove the file; readers that have mapped it keep their view."""
+        if self._file is not None:
+            self._file.remove()
+            self._file = None
 
 
-@dataclass
 class _BucketFile:
-    """One bucket while it is filled: a sparse file of `capacity` bytes whose pages are claimed tensor by tensor."""
+    """A sparse file of two halves whose pages are claimed when they are first written to."""
 
-    path: Path
-    capacity: int
-    used: int = 0
-    entries: list[TensorEntry] = field(default_factory=list)
+    def __init__(self, path: Path, half_bytes: int):
+        self.path, self.half_bytes = path, half_bytes
+        self.half, self.used = 0, 0
+        self.entries: list[TensorEntry] = []
+        self._claimed = [0, 0]  # bytes of each half
+        self._fd = os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600)
+        os.ftruncate(self._fd, 2 * half_bytes)
+        self._map = mmap.mmap(self._fd, 2 * half_bytes)
+        self._bytes = torch.frombuffer(self._map, dtype=torch.uint8)
 
-    def __post_init__(self) -> None:
-        self._fd = os.open(self.path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600)
-        os.ftruncate(self._fd, max(self.capacity, 1))
-        self._map: mmap.mmap | None = mmap.mmap(self._fd, max(self.capacity, 1))
+    def start_half(self, half: int) -> None:
+        self.half, self.used, self.entries = half, 0, []
 
     def has_room(self, num_bytes: int) -> bool:
-        return _aligned(self.used) + num_bytes <= self.capacity
+        return _aligned(self.used) + num_bytes <= self.half_bytes
 
     def append(self, name: str, whole: Tensor, start: int, part: Tensor, checked: bool) -> None:
         """Add `part` of the tensor `whole`, which begins at its byte `start`."""
-        assert self._map is not None and part.dtype in DTYPE_NAMES, f"{name}: a sealed bucket or an unknown dtype {part.dtype}"
-        offset, num_bytes = _aligned(self.used), part.nbytes
+        assert part.dtype in DTYPE_NAMES, f"{name}: an unknown dtype {part.dtype}"
+        begin, num_bytes = _aligned(self.used), part.nbytes
+        offset = self.half * self.half_bytes + begin
         if num_bytes:
-            self._claim(name, offset, num_bytes)
-            torch.frombuffer(self._map, dtype=part.dtype, count=part.numel(), offset=offset).view(part.shape).copy_(part)
+            self._claim(name, begin + num_bytes)
+            self._bytes[offset : offset + num_bytes].view(part.dtype).view(part.shape).copy_(part)
         checksum = _checksum(self._map, offset, num_bytes) if checked else ""
         is_last = start + num_bytes == whole.nbytes
         dtype, shape = DTYPE_NAMES[part.dtype], tuple(whole.shape)
         self.entries.append(TensorEntry(name, dtype, shape, offset, num_bytes, checksum, start, is_last))
-        self.used = offset + num_bytes
+        self.used = begin + num_bytes
 
-    def _claim(self, name: str, offset: int, num_bytes: int) -> None:
-        """Reserve the pages first: writing to a mapping that the file system cannot back kills the process with SIGBUS."""
+    def _claim(self, name: str, end: int) -> None:
+        """Have pages up to the byte `end` of this half: writing where the file system has none left kills the process with SIGBUS."""
+        claimed = self._claimed[self.half]
+        if end <= claimed:
+            return
         try:
-            os.posix_fallocate(self._fd, offset, num_bytes)
+            os.posix_fallocate(self._fd, self.half * self.half_bytes + claimed, end - claimed)
         except OSError as error:
             if error.errno != errno.ENOSPC:
                 raise
             raise UserError(
-                f"{self.path.parent} is full: no room for the {num_bytes} bytes of {name}",
+                f"{self.path.parent} is full: no room for the {end - claimed} bytes of {name}",
                 "weights reach the generator through shared memory, one bucket at a time",
                 "enlarge the shared memory (docker: --shm-size), or lower sync.bucket_bytes",
             ) from error
+        self._claimed[self.half] = end
 
-    def seal(self, version: int) -> Bucket:
-        """Cut the file to what was written and let go of it."""
-        self._map = None
-        os.ftruncate(self._fd, self.used)
-        os.close(self._fd)
-        self._fd = -1
+    def bucket(self, version: int) -> Bucket:
         return Bucket(str(self.path), version, tuple(self.entries))
 
     def remove(self) -> None:
-        self._map = None
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
@@ -167,65 +166,88 @@ def is_checked(name: str, version: int, share: float) -> bool:
 
 
 class BucketReader:
-    """Reads the buckets of one publication and puts tensors together that came in pieces."""
+    """Reads buckets and puts tensors together that came in pieces. A file stays mapped as long as it is there: writers use it again."""
 
     def __init__(self) -> None:
+        self._mappings: dict[str, _Mapping] = {}
         self._unfinished: dict[str, tuple[Tensor, int]] = {}  # bytes, how many of them are there
 
-    def read(self, bucket: Bucket) -> Iterator[tuple[str, Tensor]]:
-        """Yield the tensors that this bucket completes, mostly as views of a private mapping: they outlive the file, and writing to them
-        changes nothing for others. Checksums are compared before a tensor is yielded.
+    def restart(self) -> None:
+        """Forget what came of a publication before, and files that are gone."""
+        self._unfinished.clear()
+        self._mappings = {path: mapping for path, mapping in self._mappings.items() if os.path.exists(path)}
+
+    def read(self, bucket: Bucket, verify: slice = slice(None)) -> Iterator[tuple[str, Tensor]]:
+        """Yield the tensors that this bucket completes. Most are views of its bytes: read only, until the writer uses them again.
+
+        Args:
+            verify: which of the entries' checksums are compared, before the first tensor is yielded; all those that have one.
 
         Raises:
             RunError: the file is missing or shorter than its entries say, a checksum differs, or a piece is not the next one; names the
                 tensor and the file.
         """
-        mapping, size = _open(bucket)
+        mapping = self._mapped(bucket)
         for entry in bucket.entries:
-            dtype, numel = DTYPES[entry.dtype], prod(entry.shape)
-            whole = numel * dtype.itemsize
+            whole = prod(entry.shape) * DTYPES[entry.dtype].itemsize
             if entry.start + entry.num_bytes > whole or (entry.is_last and entry.start + entry.num_bytes != whole):
                 raise _damaged(bucket, entry.name, f"{entry.num_bytes} bytes cannot be {entry.dtype} of shape {entry.shape}")
-            if entry.offset + entry.num_bytes > size:
-                raise _damaged(bucket, entry.name, f"it ends at byte {entry.offset + entry.num_bytes} of a file of {size}")
-            if entry.checksum and _checksum(mapping, entry.offset, entry.num_bytes) != entry.checksum:
+            if entry.offset + entry.num_bytes > mapping.size:
+                raise _damaged(bucket, entry.name, f"it ends at byte {entry.offset + entry.num_bytes} of a file of {mapping.size}")
+        for entry in bucket.entries[verify]:
+            if entry.checksum and _checksum(mapping.map, entry.offset, entry.num_bytes) != entry.checksum:
                 raise _damaged(bucket, entry.name, "its bytes do not have the checksum that the trainer wrote")
-            if numel == 0:
-                yield entry.name, torch.empty(entry.shape, dtype=dtype)
-            elif entry.is_last and entry.start == 0:
-                yield entry.name, torch.frombuffer(mapping, dtype=dtype, count=numel, offset=entry.offset).view(entry.shape)
-            elif (tensor := self._add_piece(bucket, entry, mapping, whole)) is not None:
-                yield entry.name, tensor.view(dtype).view(entry.shape)
+        for entry in bucket.entries:
+            data = mapping.bytes[entry.offset : entry.offset + entry.num_bytes]
+            if not (entry.is_last and entry.start == 0):
+                data = self._add_piece(bucket, entry, data)
+            if data is not None:
+                yield entry.name, data.view(DTYPES[entry.dtype]).view(entry.shape)
 
-    def _add_piece(self, bucket: Bucket, entry: TensorEntry, mapping: mmap.mmap, whole: int) -> Tensor | None:
+    def _add_piece(self, bucket: Bucket, entry: TensorEntry, data: Tensor) -> Tensor | None:
         """The tensor's bytes when this was its last piece."""
+        whole = prod(entry.shape) * DTYPES[entry.dtype].itemsize
         tensor, there = self._unfinished.pop(entry.name, None) or (torch.empty(whole, dtype=torch.uint8), 0)
         if there != entry.start:
             raise _damaged(bucket, entry.name, f"its piece from byte {entry.start} came after {there} bytes")
-        tensor[there : there + entry.num_bytes] = torch.frombuffer(mapping, dtype=torch.uint8, count=entry.num_bytes, offset=entry.offset)
+        tensor[there : there + entry.num_bytes] = data
         if entry.is_last:
             return tensor
         self._unfinished[entry.name] = tensor, there + entry.num_bytes
         return None
 
+    def _mapped(self, bucket: Bucket) -> "_Mapping":
+        try:
+            found = os.stat(bucket.path)
+        except FileNotFoundError as error:
+            first = bucket.entries[0].name if bucket.entries else "no tensor"
+            raise _damaged(bucket, first, "the file is gone") from error
+        mapping = self._mappings.get(bucket.path)
+        if mapping is None or (mapping.inode, mapping.size) != (found.st_ino, found.st_size):
+            mapping = self._mappings[bucket.path] = _Mapping(bucket.path)
+        return mapping
 
-def _open(bucket: Bucket) -> tuple[mmap.mmap, int]:
-    """A private mapping of the bucket's file, and its size. The mapping lives as long as a tensor that views it."""
-    try:
-        fd = os.open(bucket.path, os.O_RDONLY)
-    except FileNotFoundError as error:
-        first = bucket.entries[0].name if bucket.entries else "no tensor"
-        raise _damaged(bucket, first, "the file is gone") from error
-    try:
-        size = os.fstat(fd).st_size
-        return mmap.mmap(fd, 0, access=mmap.ACCESS_COPY) if size else mmap.mmap(-1, 1), size
-    finally:
-        os.close(fd)
+
+class _Mapping:
+    """A file as read-only bytes."""
+
+    def __init__(self, path: str):
+        fd = os.open(path, os.O_RDONLY)
+        try:
+            found = os.fstat(fd)
+            self.inode, self.size = found.st_ino, found.st_size
+            self.map = mmap.mmap(fd, 0, access=mmap.ACCESS_READ) if self.size else mmap.mmap(-1, 1)
+        finally:
+            os.close(fd)
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "The given buffer is not writable")  # and nobody writes
+            self.bytes = torch.frombuffer(self.map, dtype=torch.uint8)[: self.size]
 
 
 def bucket_bytes(bucket: Bucket) -> np.ndarray:
-    """The bytes of a bucket of this node, [num_bytes] uint8."""
-    return np.fromfile(bucket.path, np.uint8)
+    """The bytes of a bucket of this node, from its first entry to its last, [num_bytes] uint8."""
+    begin, end = _span(bucket)
+    return np.fromfile(bucket.path, np.uint8, count=end - begin, offset=begin)
 
 
 @contextmanager
@@ -233,10 +255,16 @@ def copied_bucket(bucket: Bucket, data: np.ndarray, directory: Path) -> Iterator
     """A bucket of another node, from its bytes, in a file of this one for as long as the context lasts."""
     path = directory / f"{Path(bucket.path).name}-at-{os.getpid()}"
     try:
-        data.tofile(path)
+        with open(path, "wb") as file:
+            file.seek(_span(bucket)[0])
+            file.write(data.data)
         yield replace(bucket, path=str(path))
     finally:
         path.unlink(missing_ok=True)
+
+
+def _span(bucket: Bucket) -> tuple[int, int]:
+    return bucket.entries[0].offset, max(entry.offset + entry.num_bytes for entry in bucket.entries)
 
 
 def cleanup(prefix: str, directory: str | Path = SHARED_MEMORY) -> int:

@@ -5,12 +5,12 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class TensorEntry:
-    """One Hugging Face tensor inside a bucket file, or a piece of one that is larger than a bucket."""
+    """One Hugging Face tensor inside a bucket, or a piece of one that is larger than half a bucket file."""
 
     name: str
     dtype: str  # as safetensors writes it: "F32", "BF16"
     shape: tuple[int, ...]  # of the whole tensor
-    offset: int  # bytes from the start of the bucket
+    offset: int  # bytes from the start of the file
     num_bytes: int  # here
     checksum: str  # blake3 of the bytes here, hex; empty: not to be compared
     start: int = 0  # bytes of the tensor that came before
@@ -19,7 +19,7 @@ class TensorEntry:
 
 @dataclass(frozen=True)
 class Bucket:
-    """A file in shared memory holding the bytes of `entries`, for weights of `version`."""
+    """Some of the bytes of a file in shared memory: those of `entries`, for weights of `version`."""
 
     path: str
     version: int
