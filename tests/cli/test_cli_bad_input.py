@@ -131,7 +131,7 @@ def test_a_folder_with_another_run(tmp_path: Path) -> None:
     (tmp_path / "old").mkdir()
     (tmp_path / "old" / "config.yaml").write_text(resolved)
     (tmp_path / "old" / "metrics.jsonl").write_text("{}\n")
-    assert "trainer.seed: 0 -> 5" in refused(tmp_path, "demo", "run_dir=old", "trainer.seed=5")
+    assert "already holds a run" in refused(tmp_path, "demo", "run_dir=old", "trainer.seed=5")
 
 
 def test_wrong_use_of_the_command_itself(tmp_path: Path) -> None:

@@ -1,0 +1,92 @@
+"""A run that was killed goes on as if it had not been: real processes, kill -9, bit for bit."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+
+from tests.cli.commands import tandem
+
+SETTINGS = (
+    *("trainer.total_steps=4", "trainer.save_freq=2", "trainer.test_freq=2", "data.val_max_rows=8", "rollout.n=4"),
+    *("data.train_batch_size=8", "algorithm.kl.coef=0.01", "warm_start.max_steps=40", "trainer.deterministic=true"),
+)
+TIMES = ("second", "tokens_per", "memory/", "bytes_per")
+
+
+def metrics_of(run_dir: Path) -> list[dict]:
+    rows = [json.loads(line) for line in (run_dir / "metrics.jsonl").read_text().splitlines()]
+    return [{name: value for name, value in row.items() if not any(part in name for part in TIMES)} for row in rows]
+
+
+def start(*settings: str, cwd: Path) -> subprocess.Popen:
+    command = [sys.executable, "-m", "tandem", "train", "demo", *settings]
+    return subprocess.Popen(command, cwd=cwd, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True)
+
+
+def kill_once_there(process: subprocess.Popen, path: Path, limit_s: float) -> None:
+    ends = time.monotonic() + limit_s
+    while not path.exists():
+        assert process.poll() is None and time.monotonic() < ends, f"{path} did not appear"
+        time.sleep(0.1)
+    os.kill(process.pid, signal.SIGKILL)
+    process.wait()
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory) -> Path:
+    """The run that nothing happened to."""
+    folder = tmp_path_factory.mktemp("whole")
+    ended = tandem("train", "demo", "run_dir=run", *SETTINGS, "--quiet", cwd=folder, timeout=300)
+    assert ended.code == 0, ended.err
+    return folder / "run"
+
+
+def test_a_run_killed_after_its_second_step_ends_as_one_that_was_not(whole: Path, tmp_path: Path) -> None:
+    process = start("run_dir=run", *SETTINGS, cwd=tmp_path)
+    kill_once_there(process, tmp_path / "run" / "rollouts" / "step_000003.parquet", 240)
+    ended = tandem("train", "demo", "run_dir=run", "resume=auto", *SETTINGS, "--quiet", cwd=tmp_path, timeout=300)
+    assert ended.code == 0, ended.err
+    run = tmp_path / "run"
+    assert metrics_of(run) == metrics_of(whole)
+    assert any(row.get("grad_norm", 0) > 0 for row in metrics_of(whole))
+    for step in range(1, 5):
+        name = f"rollouts/step_{step:06d}.parquet"
+        assert pq.read_table(run / name).equals(pq.read_table(whole / name)), name
+    for file in whole.glob("export/*.safetensors"):
+        assert (run / "export" / file.name).read_bytes() == file.read_bytes()
+    again = tandem("train", "demo", "run_dir=run", "resume=auto", *SETTINGS, cwd=tmp_path)
+    assert (again.code, again.out) == (0, "finished: all 4 steps of run were done before\n")
+
+
+def test_a_damaged_checkpoint_is_refused_by_name_and_nothing_is_lost(whole: Path, tmp_path: Path) -> None:
+    shard = next(iter(whole.glob("checkpoints/step_000004/trainers/__0_0.distcp")))
+    content = shard.read_bytes()
+    try:
+        shard.write_bytes(content[:1000] + bytes([content[1000] ^ 1]) + content[1001:])
+        ended = tandem("train", "demo", f"resume={whole}", "run_dir=other", *SETTINGS, "trainer.total_steps=5", cwd=tmp_path, timeout=200)
+    finally:
+        shard.write_bytes(content)
+    assert ended.code == 2
+    assert f"the checkpoint is damaged: {shard}" in ended.err
+
+
+def test_a_rank_that_is_killed_is_restarted_from_the_last_checkpoint_by_itself(whole: Path, tmp_path: Path) -> None:
+    import psutil
+
+    process = start("run_dir=run", *SETTINGS, "trainer.max_restarts=1", cwd=tmp_path)
+    ends = time.monotonic() + 240
+    while not (tmp_path / "run" / "rollouts" / "step_000003.parquet").exists():
+        assert process.poll() is None and time.monotonic() < ends
+        time.sleep(0.1)
+    ranks = [child for child in psutil.Process(process.pid).children(recursive=True) if "TrainRank" in " ".join(child.cmdline())]
+    ranks[0].kill()
+    assert process.wait(timeout=240) == 0
+    assert metrics_of(tmp_path / "run") == metrics_of(whole)
+    assert "Traceback" in (tmp_path / "run" / "logs" / "failure_1.log").read_text()
