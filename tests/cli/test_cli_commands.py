@@ -60,7 +60,9 @@ def test_dry_run_refuses_what_a_run_would(tmp_path: Path) -> None:
     assert tandem("train", "demo", "rollout.n=1", "--dry-run", cwd=tmp_path).code == 2
 
 
-@pytest.mark.parametrize("command", ["train", "sft", "eval", "demo", "plan", "data", "data geo3k", ""])
+@pytest.mark.parametrize(
+    "command", ["train", "sft", "eval", "demo", "plan", "rehearse", "doctor", "cluster", "cluster check", "data", "data geo3k", ""]
+)
 def test_help_has_an_example_and_fits_one_screen(command: str, tmp_path: Path) -> None:
     lines = tandem(*command.split(), "--help", cwd=tmp_path).out.splitlines()
     assert any("Example: tandem " in line for line in lines)

@@ -12,6 +12,7 @@ from tandem.cli.demo import demo
 from tandem.cli.doctor import doctor
 from tandem.cli.eval import evaluate
 from tandem.cli.plan import plan
+from tandem.cli.rehearse import rehearse
 from tandem.cli.sft import sft
 from tandem.cli.train import train
 from tandem.doctor.versions import versions
@@ -45,6 +46,7 @@ app.command("sft")(sft)
 app.command("eval")(evaluate)
 app.command("demo")(demo)
 app.command("plan")(plan)
+app.command("rehearse")(rehearse)
 app.command("doctor")(doctor)
 app.add_typer(cluster, name="cluster")
 app.add_typer(data, name="data")

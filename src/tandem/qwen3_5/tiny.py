@@ -75,31 +75,33 @@ SIZES = {
 PATCH_SIZE, MERGE_SIZE, TEMPORAL_PATCH_SIZE = 8, 2, 2  # a token sees 16 x 16 pixels
 
 
-def layout_sizes(size: str) -> tuple[dict[str, int], dict[str, int]]:
+def layout_sizes(size: str | TinyShape) -> tuple[dict[str, int], dict[str, int]]:
     """What a layout divides in the model of `size`: of its text and of its vision config. Needs no tokenizer and no torch."""
-    shape = SIZES[size]
+    shape = SIZES[size] if isinstance(size, str) else size
     text = asdict(shape) | ({"shared_expert_intermediate_size" if shape.num_experts else "intermediate_size": shape.moe_intermediate_size})
     hidden = shape.vision_hidden_size
     return text, {"num_heads": shape.vision_num_heads, "hidden_size": hidden, "intermediate_size": 2 * hidden}
 
 
-def make_tiny_model(out_dir: str | Path, corpus: list[str], seed: int = 0, size: str = "demo", tie_word_embeddings: bool = False) -> None:
+def make_tiny_model(
+    out_dir: str | Path, corpus: list[str], seed: int = 0, size: str | TinyShape = "demo", tie_word_embeddings: bool = False
+) -> None:
     """Write a random model that AutoConfig, AutoProcessor and AutoModelForImageTextToText load from `out_dir`.
 
     Args:
         out_dir: folder to fill; created when missing.
         corpus: texts that the vocabulary is trained on.
         seed: of the weights (float32); the caller's random state is left alone.
-        size: a name in `SIZES`.
+        size: a name in `SIZES`, or a shape of one's own.
         tie_word_embeddings: share the embedding with the output layer; the real models do not.
     """
     import torch
     from transformers import GenerationConfig, Qwen3_5ForConditionalGeneration, Qwen3_5MoeForConditionalGeneration
 
-    assert size in SIZES, f"size is one of {', '.join(SIZES)}"
+    assert not isinstance(size, str) or size in SIZES, f"size is one of {', '.join(SIZES)}"
     out = Path(out_dir)
     out.mkdir(parents=True, exist_ok=True)
-    shape = SIZES[size]
+    shape = SIZES[size] if isinstance(size, str) else size
     tokenizer = train_tokenizer(corpus, shape.vocab_size)
     tokenizer.save_pretrained(out)
     with torch.random.fork_rng(devices=[]):
