@@ -34,8 +34,9 @@ def tandem(
 ) -> None:
     """Reinforcement learning for Qwen3.5 vision-language models.
 
-    Exit codes: 0 done, 1 a fault of the run, 2 the input or the machine is at fault, 3 stopped by a signal.
-    Settings come from the recipe, then its environment variables, then TANDEM__SECTION__KEY variables, then key=value arguments.
+    Exit codes: 0 done, 1 a fault of the run, 2 of the input or the machine,
+    3 stopped by a signal. Later ones win: recipe, its environment variables,
+    TANDEM__SECTION__KEY variables, key=value.
 
     Example: tandem train demo trainer.total_steps=2 --dry-run
     """
