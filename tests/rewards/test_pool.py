@@ -25,8 +25,6 @@ PUPPET = """
 import os, pathlib, time
 
 def grade(text, folder):
-    if text == "\\\\boxed{2x}":
-        return None  # the warm-up call's answer is not looked at
     what, _, argument = text.partition(" ")
     if what == "sleep":
         time.sleep(float(argument))
@@ -51,7 +49,7 @@ def puppet(tmp_path, monkeypatch) -> str:
     """The name of a grader that the workers know too: they find it through their start-up file."""
     (tmp_path / "puppet_grader.py").write_text(PUPPET)
     (tmp_path / "sitecustomize.py").write_text("import tandem.rewards\ntandem.rewards.REWARDS['puppet'] = 'puppet_grader'\n")
-    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")]))
     monkeypatch.setitem(tandem.rewards.REWARDS, "puppet", "puppet_grader")
     return "puppet"
 

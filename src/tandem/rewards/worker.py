@@ -1,6 +1,7 @@
-"""One grading process: `python -m tandem.rewards.worker NAME PARENT_PID`. Reads (text, ground truth) from stdin, writes grades to stdout.
+"""One grading process: `python -m tandem.rewards.worker PARENT_PID MEMORY_BYTES NAME...`.
 
-It may hang or die at any item; `pool.py` kills and replaces it. It ends by itself when its parent does.
+Reads lists of items from stdin, writes lists of grades to stdout. The first grader's grades are the items', the others' scores stand beside
+them. It may hang or die at any item; `pool.py` kills and replaces it. It ends by itself when its parent does.
 """
 
 import ctypes
@@ -8,36 +9,52 @@ import os
 import resource
 import signal
 import sys
-import traceback
-from dataclasses import asdict
+from dataclasses import asdict, replace
+from typing import Any
 
-from tandem.rewards import get
+from tandem.rewards.graders import Grader, load
+from tandem.rewards.types import Grade, Item
 from tandem.rewards.wire import receive, send
 
-MEMORY_LIMIT_BYTES = 2 << 30  # address space; sympy itself needs 0.3 GiB, 9**9**9 would need all there is
 _PR_SET_PDEATHSIG = 1
 
 
-def main(name: str, parent: int) -> None:
+def main(parent: int, memory_limit_bytes: int, names: list[str]) -> None:
     die_with_parent(parent)
-    resource.setrlimit(resource.RLIMIT_AS, (MEMORY_LIMIT_BYTES, MEMORY_LIMIT_BYTES))
+    if memory_limit_bytes:
+        resource.setrlimit(resource.RLIMIT_AS, (memory_limit_bytes, memory_limit_bytes))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle
     requests, replies = sys.stdin.buffer, os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # whatever a library prints goes to stderr, not between the messages
-    grade = get(name)
-    grade("\\boxed{2x}", "x+x")  # the first call is slow: it fills sympy's caches, before any time limit runs
-    send(replies, "ready")
+    graders = {name: load(name) for name in names}
+    if names[0] in ("geo3k", "math"):
+        graders[names[0]]([Item("\\boxed{2x}", "x+x")])  # the first call is slow: it fills sympy's caches, before any time limit runs
+    each = graders.values()
+    send(replies, {"at_once": any(g.at_once for g in each), "concurrent": all(g.concurrent or not g.at_once for g in each)})
     while True:
         try:
-            text, ground_truth = receive(requests)
+            items = [Item(*fields) for fields in receive(requests)]
         except EOFError:
             return
-        try:
-            reply = asdict(grade(text, ground_truth))
-        except Exception:  # noqa: BLE001 - process edge: the pool says it
-            reply = {"traceback": traceback.format_exc()}
-        send(replies, reply)
+        send(replies, grade_all(graders, items))
+
+
+def grade_all(graders: dict[str, Grader], items: list[Item]) -> list[dict[str, Any]]:
+    """A grade for each item, or {"traceback": text} where a grader raised."""
+    first, *others = graders
+    grades, replies = graders[first](items), []
+    also = {name: graders[name](items) for name in others}
+    for index, grade in enumerate(grades):
+        of_others = {name: found[index] for name, found in also.items()}
+        failed = next((told for told in (grade, *of_others.values()) if isinstance(told, str)), None)
+        if failed is not None:
+            replies.append({"traceback": failed})
+            continue
+        assert isinstance(grade, Grade)
+        scores = {name: other.accuracy for name, other in of_others.items() if isinstance(other, Grade)}
+        replies.append(asdict(replace(grade, also=scores)))
+    return replies
 
 
 def die_with_parent(parent: int) -> None:
@@ -53,4 +70,4 @@ def die_with_parent(parent: int) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], int(sys.argv[2]))
+    main(int(sys.argv[1]), int(sys.argv[2]), sys.argv[3:])
