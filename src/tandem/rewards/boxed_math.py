@@ -4,6 +4,7 @@ What Geo3K's verdict knows is decided there; math-verify is asked only about wha
 the response, so that it cannot pick another number of it, and no time limit, as its own one needs signals: the pool has one.
 """
 
+import logging
 import re
 
 from math_verify import LatexExtractionConfig, parse, verify
@@ -11,11 +12,15 @@ from math_verify import LatexExtractionConfig, parse, verify
 from tandem.rewards.answers import equal, tidy
 from tandem.rewards.extract import last_box
 from tandem.rewards.types import Grade
+from tandem.rewards.units import split_unit
+
+logging.getLogger("math_verify").setLevel(logging.ERROR)  # it warns of every call without a time limit
 
 MAX_ANSWER_LENGTH = 1024  # characters
-_STRUCTURED = re.compile(
-    r"\\(?:cup|cap|infty|in|begin|pm|leq?|geq?|neq|emptyset|varnothing|setminus|mathbb)(?![A-Za-z])|\\\{|[<>\u222a\u221e]"
-)
+_STRUCTURED = re.compile(r"\\(?:cup|cap|infty|begin|pm|leq?|geq?|neq|emptyset|setminus|mathbb)(?![A-Za-z])|\\\{|[<>\u222a\u221e]")
+_POWER = re.compile(r"[\^!]|\\sqrt\s*\[")
+_SPELLINGS = [(r"\\varnothing|\u2205", r"\\emptyset"), (r"\\[dt]frac(?![A-Za-z])", r"\\frac"), (r"\\(?:left|right)(?![A-Za-z])", "")]
+_MEMBER = re.compile(r"^\s*[A-Za-z]\s*(?:\\in(?![A-Za-z])|\u2208)\s*")
 
 
 def grade(text: str, ground_truth: str) -> Grade:
@@ -31,11 +36,25 @@ def grade(text: str, ground_truth: str) -> Grade:
 
 
 def same(answer: str, truth: str) -> bool:
-    """Whether two answers say the same: as in Geo3K, or as math-verify sees sets, intervals, matrices and relations."""
+    """Whether two answers say the same: as in Geo3K, or as math-verify sees sets, intervals, matrices, relations and powers."""
+    answer, truth = _spelled(answer), _spelled(truth)
     if equal(answer, truth):
         return True
-    if not _STRUCTURED.search(truth):
+    if answer.count("=") == truth.count("=") == 1:
+        mine, right = answer.split("="), truth.split("=")
+        return all(map(same, mine, right)) or all(map(same, mine, reversed(right)))
+    if not (_STRUCTURED.search(truth) or (_POWER.search(answer + truth) and "," not in answer + truth)):
         return False
+    if any(split_unit(tidy(side)).unit for side in (answer, truth)):  # math-verify drops units
+        return False
+    if "=" in answer and "=" not in truth:
+        answer = answer.rpartition("=")[2]
     extraction = [LatexExtractionConfig()]
-    parsed = [parse(f"${tidy(side)}$", extraction, fallback_mode="no_fallback", parsing_timeout=None) for side in (truth, answer)]
+    parsed = [parse(f"${side}$", extraction, fallback_mode="no_fallback", parsing_timeout=None) for side in (truth, answer)]
     return bool(parsed[0] and parsed[1]) and verify(parsed[0], parsed[1], timeout_seconds=None)
+
+
+def _spelled(text: str) -> str:
+    for pattern, replacement in _SPELLINGS:
+        text = re.sub(pattern, replacement, text)
+    return _MEMBER.sub("", text).strip()

@@ -30,9 +30,11 @@ def grade(text: str, ground_truth: str) -> Grade:
 
 
 def letters(text: str) -> set[str]:
-    """`C`, `(C)`, `C. 12 cm`, `\\text{C}`, `A and C`, `option b`: the letters from A to J; none for anything else."""
+    """`C`, `(C)`, `C. 12 cm`, `\\text{C}`, `A and C`, `AC`, `option b`: the letters from A to J; none for anything else."""
     plain = " ".join(_DRESS.sub(" ", text).split())
     plain = re.sub(r"^(?:options?|choices?|answers?)\s*(?:is|are|:)?\s*", "", plain, flags=re.IGNORECASE).removesuffix(".")
+    if re.fullmatch("[A-J]{2,}", plain) and sorted(set(plain)) == list(plain):
+        return set(plain)
     if _SEVERAL.fullmatch(plain):
         return {letter.upper() for letter in re.findall(r"\b[A-Ja-j]\b", plain)}
     if labelled := _LABELLED.fullmatch(plain):

@@ -24,12 +24,13 @@ class Grader:
     def __call__(self, items: list[Item]) -> list[Grade | str]:
         try:
             found = self._grade(items)
-            if not isinstance(found, list | tuple) or len(found) != len(items):
-                raise ValueError(f"a grader of several responses must return a list with one grade each; it returned {found!r}")
         except Exception as error:  # noqa: BLE001 - a user's code: the pool says what happened
             if len(items) == 1:
                 return [_told(error)]
             return [grade for item in items for grade in self([item])]  # one of them may be the reason
+        if not isinstance(found, list | tuple) or len(found) != len(items):
+            why = f"a grader of several responses must return a list with one grade each; for {len(items)} it returned {found!r}"
+            return [_told(ValueError(why))] * len(items)
         return [_as_grade(value) for value in found]
 
 

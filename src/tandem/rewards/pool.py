@@ -8,8 +8,9 @@ from typing import Any
 
 from tandem.errors import RunError
 from tandem.rewards import check_name
-from tandem.rewards.process import MAX_TRIES, START_LIMIT_S, Terms, Work, Worker
+from tandem.rewards.process import START_LIMIT_S, Starter, Terms, Worker
 from tandem.rewards.types import Grade, Item
+from tandem.rewards.work import MAX_TRIES, Work
 
 log = logging.getLogger(__name__)
 
@@ -44,7 +45,8 @@ class RewardPool:
             check_name(each)
         assert num_workers >= 1 and timeout_s > 0 and batch_size >= 1
         self.name, self._terms = name, Terms((name, *also), timeout_s, batch_size, memory_limit_bytes)
-        self._workers = [Worker(self._terms) for _ in range(num_workers)]
+        self._starter = Starter(self._terms)
+        self._workers = [Worker(self._starter, self._terms) for _ in range(num_workers)]
 
     def grade(self, items: Sequence[tuple[Any, ...]], on_progress: Callable[[int, int], None] | None = None) -> list[Grade]:
         """The grade of each item, in order.
@@ -95,24 +97,33 @@ class RewardPool:
 
     def _replace(self, worker: Worker, work: Work, selector: selectors.BaseSelector, reason: str) -> None:
         selector.unregister(worker.replies)
-        code = worker.end(grace_s=5.0 if reason == "crashed" else 0.0)
-        if not worker.ready and (
-            reason == "timeout" or code > 0 or worker.num_tries == MAX_TRIES
-        ):  # below 0: a signal, maybe out of memory
+        was_ready = worker.ready
+        worker.end()
+        if not was_ready and (reason == "timeout" or worker.num_tries == MAX_TRIES):
             raise RunError(
                 f"a grading process for {self.name!r} did not start",
-                f"exit code {code}" if reason == "crashed" else f"not ready after {START_LIMIT_S:.0f} s",
+                "it died" if reason == "crashed" else f"not ready after {START_LIMIT_S:.0f} s",
                 "read what it wrote to standard error, in the run's logs",
             )
-        log.warning("grading process %d: %s (exit code %s); replaced", worker.process.pid, reason, code)
+        log.warning("a grading process: %s; replaced", reason)
         if worker.items:
             work.fail(worker.items, reason)
-        fresh = Worker(self._terms, num_tries=1 if worker.ready else worker.num_tries + 1)
+        fresh = self._fork(num_tries=1 if was_ready else worker.num_tries + 1)
         self._workers[self._workers.index(worker)] = fresh
         selector.register(fresh.replies, selectors.EVENT_READ, fresh)
+
+    def _fork(self, num_tries: int) -> Worker:
+        """A worker; when the process that forks them was killed, and they with it, of a new one."""
+        try:
+            return Worker(self._starter, self._terms, num_tries)
+        except OSError:
+            self._starter.end()
+            self._starter = Starter(self._terms)
+            return Worker(self._starter, self._terms, num_tries)
 
     def close(self) -> None:
         """Ends every process; safe to call twice."""
         for worker in self._workers:
             worker.end()
         self._workers = []
+        self._starter.end()
