@@ -13,7 +13,7 @@ FILES = sorted(PACKAGE.rglob("*.py"))
 MAX_FILE_LINES, MAX_FUNCTION_LINES = 450, 80
 
 # Where a process ends or answers another one: all else that catches everything must raise again.
-PROCESS_EDGES = {"cli/edge.py", "engine/fork_ranks.py", "rewards/worker.py", "run/controller.py"}
+PROCESS_EDGES = {"cli/edge.py", "engine/fork_ranks.py", "rewards/graders.py", "rewards/worker.py", "run/controller.py"}
 
 
 def name_of(file: Path) -> str:

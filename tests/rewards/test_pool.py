@@ -25,8 +25,6 @@ PUPPET = """
 import os, pathlib, time
 
 def grade(text, folder):
-    if text == "\\\\boxed{2x}":
-        return None  # the warm-up call's answer is not looked at
     what, _, argument = text.partition(" ")
     if what == "sleep":
         time.sleep(float(argument))
@@ -51,7 +49,7 @@ def puppet(tmp_path, monkeypatch) -> str:
     """The name of a grader that the workers know too: they find it through their start-up file."""
     (tmp_path / "puppet_grader.py").write_text(PUPPET)
     (tmp_path / "sitecustomize.py").write_text("import tandem.rewards\ntandem.rewards.REWARDS['puppet'] = 'puppet_grader'\n")
-    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")]))
     monkeypatch.setitem(tandem.rewards.REWARDS, "puppet", "puppet_grader")
     return "puppet"
 
@@ -70,8 +68,12 @@ def pools():
         pool.close()
 
 
+def starters() -> list[psutil.Process]:
+    return [p for p in psutil.Process().children() if "tandem.rewards.starter" in " ".join(p.cmdline())]
+
+
 def workers() -> list[psutil.Process]:
-    return [p for p in psutil.Process().children() if "tandem.rewards.worker" in " ".join(p.cmdline())]
+    return [worker for starter in starters() for worker in starter.children()]
 
 
 def test_grades_come_in_the_order_of_the_items_however_long_each_takes(puppet, pools):
@@ -106,7 +108,7 @@ def test_a_worker_killed_from_outside_while_it_grades_or_rests_loses_nothing(pup
     assert len(pool.grade([("sleep 0.2", "")] * 8)) == 8
     victims = workers()
     victims[0].kill()  # at rest
-    _until(lambda: victims[0].status() == psutil.STATUS_ZOMBIE, 10)
+    _until(lambda: not victims[0].is_running(), 10)
     timer = threading.Timer(0.5, victims[1].kill)  # at work
     timer.start()
     grades = pool.grade([(f"sleep {seconds}", "") for seconds in (1.0, 1.1, 0.0)])
@@ -117,8 +119,17 @@ def test_a_worker_killed_from_outside_while_it_grades_or_rests_loses_nothing(pup
 
 def test_a_worker_killed_while_it_starts_is_started_again(puppet, pools):
     pool = pools(puppet, 1, 30.0)
-    workers()[0].kill()
+    starters()[0].kill()  # which takes its workers with it
     assert [grade.reason for grade in pool.grade([("ok a", "")])] == ["a"]
+
+
+def test_when_the_process_that_forks_workers_is_killed_at_work_nothing_is_lost(puppet, pools):
+    pool = pools(puppet, 2, 30.0)
+    pool.grade([("ok a", "")])
+    timer = threading.Timer(0.3, starters()[0].kill)
+    timer.start()
+    assert [grade.reason for grade in pool.grade([("sleep 0.8", ""), ("sleep 0.9", ""), ("ok a", "")])] == ["0.8", "0.9", "a"]
+    timer.join()
 
 
 def test_memory_is_limited(puppet, pools):
@@ -149,8 +160,8 @@ def test_nothing_to_grade_needs_no_worker(pools):
 def test_close_leaves_no_process_not_even_a_busy_one(puppet):
     pool = RewardPool(puppet, 2, 60.0)
     pool.grade([("ok a", "")])
-    running = workers()
-    assert len(running) == 2
+    running = [*workers(), *starters()]
+    assert len(running) == 3
     pool.close()
     pool.close()
     assert not [process for process in running if process.is_running()]
@@ -158,14 +169,14 @@ def test_close_leaves_no_process_not_even_a_busy_one(puppet):
 
 def test_a_grader_that_does_not_import_is_an_error_not_a_wait(puppet, pools, tmp_path):
     (tmp_path / "puppet_grader.py").write_text("import no_such_package")
-    with pytest.raises(RunError, match="did not start"):
+    with pytest.raises(RunError, match="No module named 'no_such_package'"):
         pools(puppet, 1, 10.0).grade([("ok a", "")])
 
 
 def test_an_unknown_reward_starts_nothing():
     with pytest.raises(UserError, match="geo3k"):
         RewardPool("geo4k", 1, 1.0)
-    assert not workers()
+    assert not starters()
 
 
 def test_the_caller_s_folder_is_not_searched_for_modules(pools, tmp_path, monkeypatch):
@@ -179,7 +190,8 @@ def test_workers_die_with_their_parent_even_in_the_middle_of_a_bomb(tmp_path: Pa
 from tandem.rewards.pool import RewardPool
 pool = RewardPool("geo3k", 2, 600.0)
 pool.grade([{RIGHT!r}])
-print(*(worker.process.pid for worker in pool._workers), flush=True)
+import psutil
+print(*(worker.pid for worker in psutil.Process().children(recursive=True)), flush=True)
 pool.grade([{BOMB!r}, {RIGHT!r}])
 """
     parent = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, env=os.environ)
@@ -196,3 +208,14 @@ def _until(condition, limit_s: float) -> None:
     while not condition():
         assert time.monotonic() < end, "waited too long"
         time.sleep(0.02)
+
+
+def test_a_thousand_items_with_twenty_bombs_cost_the_bombs_time_and_nothing_is_lost(pools):
+    limit_s, num_workers = 1.0, 4
+    pool = pools("geo3k", num_workers, limit_s)
+    pool.grade([RIGHT] * num_workers)  # started
+    items = [BOMB if i % 50 == 7 else (f"<think></think>\\boxed{{{i}}}", str(i + i % 2)) for i in range(1000)]
+    began = time.monotonic()
+    reasons = [grade.reason for grade in pool.grade(items)]
+    assert reasons == ["timeout" if i % 50 == 7 else "correct" if i % 2 == 0 else "wrong" for i in range(1000)]
+    assert time.monotonic() - began < limit_s * -(-20 // num_workers) + 8

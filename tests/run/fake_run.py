@@ -53,7 +53,7 @@ class FakeRun(Run):
         self.batches, self.lengths, self.version, self.saved = iter(batches), lengths, 0, []
         self.trainers = Trainers(config)
         self.generators = SimpleNamespace(sleep=lambda: self.trainers.calls.append("sleep"))
-        self.graders = SimpleNamespace(grade=lambda items, on_progress: [Grade(float(text), 1.0, "correct") for text, _ in items])
+        self.graders = SimpleNamespace(grade=lambda items, on_progress: [Grade(float(item.text), 1.0, "correct") for item in items])
         self.num_prompts = 0
 
     def next_batch(self, step):

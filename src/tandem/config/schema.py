@@ -192,7 +192,8 @@ class WarmStartConfig(Section):
 
 
 class RewardConfig(Section):
-    name: str = Field("geo3k", description="grader, a name in tandem.rewards")
+    name: str = Field("geo3k", description="grader: a name in tandem.rewards, FILE.py:FUNCTION, or an address http://...")
+    also: list[str] = Field(default_factory=list, description="further graders whose scores are added, each WEIGHT*NAME: 0.2*length:800")
     format_weight: float = Field(0.1, ge=0, le=1, description="share of the format score in the reward")
     overlong_buffer: int = Field(
         0, ge=0, description="last tokens before data.max_response_length over which a penalty rises to overlong_factor (DAPO); 0: off"
@@ -200,6 +201,8 @@ class RewardConfig(Section):
     overlong_factor: float = Field(1.0, gt=0, description="reward that a response of full length loses")
     timeout_s: float = Field(5.0, gt=0, description="limit of one grading; then score 0, reason `timeout`")
     num_workers: int = Field(1, ge=1, description="grader processes")
+    batch_size: int = Field(16, ge=1, description="responses in one call of a function that takes several, or is async")
+    memory_limit_bytes: int = Field(2 << 30, ge=0, description="address space of a grader process; 0: no limit")
 
 
 class FidelityConfig(Section):

@@ -72,7 +72,8 @@ def _equal_values(mine: Quantity, right: Quantity) -> bool:
         return True
     parts = _elements(mine.text), _elements(right.text)
     if parts[0] and parts[1]:
-        return mine.text[0] == right.text[0] and len(parts[0]) == len(parts[1]) and all(equal(x, y) for x, y in zip(*parts))
+        brackets = [text[0] + text[-1] for text in (mine.text, right.text)]
+        return brackets[0] == brackets[1] and len(parts[0]) == len(parts[1]) and all(equal(x, y) for x, y in zip(*parts))
     if _TWO_NUMBERS.search(mine.text):
         return False
     if _has_word(mine.text) or _has_word(right.text):  # mathruler deletes some words: `day` equals `year` there

@@ -3,12 +3,10 @@
 It may take for ever: sympy meets text that a model wrote. Run it in `pool.RewardPool`, which has a time limit.
 """
 
-import re
-
 from tandem.rewards.answers import equal
+from tandem.rewards.extract import last_box, well_formed
 from tandem.rewards.types import Grade
 
-BOX = "\\boxed{"
 MAX_ANSWER_LENGTH = 256  # characters; no answer of Geo3K is longer than 60
 
 
@@ -32,30 +30,3 @@ def _accuracy(text: str, ground_truth: str) -> tuple[float, str]:
     if len(answer) > MAX_ANSWER_LENGTH:
         return 0.0, "too_long"
     return (1.0, "correct") if equal(answer, ground_truth) else (0.0, "wrong")
-
-
-def last_box(text: str) -> str | None:
-    """What stands in the last \\boxed{}, stripped; None when there is none or it never closes. Braces may nest; `\\{` is not a brace."""
-    start = text.rfind(BOX)
-    if start < 0:
-        return None
-    start += len(BOX)
-    depth = 1
-    for token in re.finditer(r"\\.|[{}]", text[start:], re.DOTALL):
-        depth += {"{": 1, "}": -1}.get(token.group(), 0)
-        if depth == 0:
-            return text[start : start + token.start()].strip()
-    return None
-
-
-def well_formed(text: str) -> bool:
-    """Whether the whole text matches `<think>.*</think>.*\\boxed{.*}.*`, in linear time (the regular expression is not)."""
-    position = 0
-    if not text.startswith("<think>"):
-        return False
-    for part in ("<think>", "</think>", BOX, "}"):
-        position = text.find(part, position)
-        if position < 0:
-            return False
-        position += len(part)
-    return True

@@ -4,53 +4,71 @@ import logging
 import selectors
 import time
 from collections.abc import Callable, Sequence
+from typing import Any
 
 from tandem.errors import RunError
 from tandem.rewards import check_name
-from tandem.rewards.process import MAX_TRIES, START_LIMIT_S, Work, Worker
-from tandem.rewards.types import Grade
+from tandem.rewards.process import START_LIMIT_S, Starter, Terms, Worker
+from tandem.rewards.types import Grade, Item
+from tandem.rewards.work import MAX_TRIES, Work
 
 log = logging.getLogger(__name__)
 
 
 class RewardPool:
-    """`num_workers` processes with one grader. Not for several threads at once; the thread that makes it must outlive it.
+    """`num_workers` processes with the graders. Not for several threads at once; the thread that makes it must outlive it.
 
     Args:
-        name: a name in tandem.rewards.
+        name: of the grader; see `tandem.rewards.check_name`.
         num_workers: processes.
         timeout_s: limit of one item, from handing it to a ready worker.
+        also: names of further graders, whose scores stand in `Grade.also`.
+        batch_size: most items in one call of a grader that takes several; its limit is theirs together, and if it is over each of them is
+            graded again by itself.
+        memory_limit_bytes: address space of a process; 0: no limit. sympy itself needs 0.3 GiB, 9**9**9 would need all there is.
 
     Raises:
         UserError: no such grader.
     """
 
-    def __init__(self, name: str, num_workers: int, timeout_s: float):
-        check_name(name)
-        assert num_workers >= 1 and timeout_s > 0
-        self.name, self.timeout_s = name, timeout_s
-        self._workers = [Worker(name) for _ in range(num_workers)]
+    def __init__(
+        self,
+        name: str,
+        num_workers: int,
+        timeout_s: float,
+        *,
+        also: Sequence[str] = (),
+        batch_size: int = 16,
+        memory_limit_bytes: int = 2 << 30,
+    ):
+        for each in (name, *also):
+            check_name(each)
+        assert num_workers >= 1 and timeout_s > 0 and batch_size >= 1
+        self.name, self._terms = name, Terms((name, *also), timeout_s, batch_size, memory_limit_bytes)
+        self._starter = Starter(self._terms)
+        self._workers = [Worker(self._starter, self._terms) for _ in range(num_workers)]
 
-    def grade(self, items: Sequence[tuple[str, str]], on_progress: Callable[[int, int], None] | None = None) -> list[Grade]:
-        """The grade of each (text, ground truth), in order.
+    def grade(self, items: Sequence[tuple[Any, ...]], on_progress: Callable[[int, int], None] | None = None) -> list[Grade]:
+        """The grade of each item, in order.
 
         An item over the limit scores 0 with reason `timeout`, one that brings its worker down with `crashed`, one on which
-        the grader raises with `failed`.
+        a grader raises with `failed`.
 
         Args:
+            items: each an `Item`, or its first fields: (text, ground truth).
             on_progress: called with (done, total) after each item.
 
         Raises:
             RunError: a worker does not start, or the grader raises on every item.
         """
-        assert all(worker.item is None for worker in self._workers), "the last call did not end"
-        work = Work(items, on_progress)
+        assert not any(worker.items for worker in self._workers), "the last call did not end"
+        work = Work([Item(*fields) for fields in items], on_progress)
         with selectors.DefaultSelector() as selector:
             for worker in self._workers:
                 selector.register(worker.replies, selectors.EVENT_READ, worker)
             while not work.done:
                 for worker in self._workers:
-                    if worker.ready and worker.item is None and work.waiting and not worker.take(work, self.timeout_s):
+                    if worker.ready and not worker.items and work.waiting and not worker.take(work):
                         self._replace(worker, work, selector, "crashed")
                 limit = max(0.0, min(worker.deadline for worker in self._workers) - time.monotonic())
                 for key, _ in selector.select(limit):
@@ -79,24 +97,33 @@ class RewardPool:
 
     def _replace(self, worker: Worker, work: Work, selector: selectors.BaseSelector, reason: str) -> None:
         selector.unregister(worker.replies)
-        code = worker.end(grace_s=5.0 if reason == "crashed" else 0.0)
-        if not worker.ready and (
-            reason == "timeout" or code > 0 or worker.num_tries == MAX_TRIES
-        ):  # below 0: a signal, maybe out of memory
+        was_ready = worker.ready
+        worker.end()
+        if not was_ready and (reason == "timeout" or worker.num_tries == MAX_TRIES):
             raise RunError(
                 f"a grading process for {self.name!r} did not start",
-                f"exit code {code}" if reason == "crashed" else f"not ready after {START_LIMIT_S:.0f} s",
+                "it died" if reason == "crashed" else f"not ready after {START_LIMIT_S:.0f} s",
                 "read what it wrote to standard error, in the run's logs",
             )
-        log.warning("grading process %d: %s (exit code %s); replaced", worker.process.pid, reason, code)
-        if worker.item is not None:
-            work.fail(worker.item, reason)
-        fresh = Worker(self.name, num_tries=1 if worker.ready else worker.num_tries + 1)
+        log.warning("a grading process: %s; replaced", reason)
+        if worker.items:
+            work.fail(worker.items, reason)
+        fresh = self._fork(num_tries=1 if was_ready else worker.num_tries + 1)
         self._workers[self._workers.index(worker)] = fresh
         selector.register(fresh.replies, selectors.EVENT_READ, fresh)
+
+    def _fork(self, num_tries: int) -> Worker:
+        """A worker; when the process that forks them was killed, and they with it, of a new one."""
+        try:
+            return Worker(self._starter, self._terms, num_tries)
+        except OSError:
+            self._starter.end()
+            self._starter = Starter(self._terms)
+            return Worker(self._starter, self._terms, num_tries)
 
     def close(self) -> None:
         """Ends every process; safe to call twice."""
         for worker in self._workers:
             worker.end()
         self._workers = []
+        self._starter.end()

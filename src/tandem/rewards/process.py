@@ -1,101 +1,125 @@
-"""The pool's bookkeeping: what is still to grade, and the processes that grade it."""
+"""The pool's processes: one that has imported the graders, and the workers that it forks."""
 
+import os
+import signal
+import socket
 import subprocess
 import sys
 import time
-from collections import deque
-from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
-from os import getpid
-from typing import cast
+from dataclasses import dataclass
 
-from tandem.rewards.types import Grade
+from tandem.errors import RunError
 from tandem.rewards.wire import receive, send
+from tandem.rewards.work import Work
 
 START_LIMIT_S = 120.0  # importing sympy on a loaded machine
-MAX_TRIES = 2  # an item whose worker dies twice is the reason; once may have been the out-of-memory killer
 
 
-@dataclass
-class Work:
-    """What one call of `grade` still has to do."""
+@dataclass(frozen=True)
+class Terms:
+    """How items are graded."""
 
-    items: Sequence[tuple[str, str]]
-    on_progress: Callable[[int, int], None] | None
-    num_done: int = 0
-    grades: list[Grade | None] = field(init=False)
-    waiting: deque[int] = field(init=False)
-    tries: list[int] = field(init=False)
-    tracebacks: list[str] = field(default_factory=list)
+    names: tuple[str, ...]  # of the graders; the first one's grades are the items'
+    timeout_s: float  # of one item
+    batch_size: int  # items in one call, of a grader that takes several
+    memory_limit_bytes: int  # address space of a process; 0: no limit
 
-    def __post_init__(self) -> None:
-        self.grades = [None] * len(self.items)
-        self.tries = [0] * len(self.items)
-        self.waiting = deque(range(len(self.items)))
 
-    @property
-    def done(self) -> bool:
-        return self.num_done == len(self.items)
+class Starter:
+    """Forks a worker in milliseconds, where a start from nothing would import sympy again for every one that is killed."""
 
-    def finish(self, item: int, grade: Grade) -> None:
-        assert self.grades[item] is None
-        self.grades[item] = grade
-        self.num_done += 1
-        if self.on_progress:
-            self.on_progress(self.num_done, len(self.items))
+    def __init__(self, terms: Terms):
+        self._socket, theirs = socket.socketpair()
+        with theirs:
+            numbers = [str(os.getpid()), str(theirs.fileno()), str(terms.memory_limit_bytes)]
+            # -P: nothing is imported from where we stand
+            command = [sys.executable, "-P", "-m", "tandem.rewards.starter", *numbers, *terms.names]
+            self.process = subprocess.Popen(command, stdin=subprocess.DEVNULL, pass_fds=[theirs.fileno()])
 
-    def fail(self, item: int, reason: str) -> None:
-        self.tries[item] += 1
-        if reason == "crashed" and self.tries[item] < MAX_TRIES:
-            self.waiting.appendleft(item)
-        else:
-            self.finish(item, Grade(0.0, 0.0, reason))
+    def fork(self) -> tuple[int, int]:
+        """A new worker, or soon one: descriptors to write requests to and to read replies from.
+
+        Raises:
+            BrokenPipeError: this process is gone.
+        """
+        (read_requests, requests), (replies, write_replies) = os.pipe(), os.pipe()
+        try:
+            socket.send_fds(self._socket, [b"f"], [read_requests, write_replies])
+        except OSError:
+            os.close(requests)
+            os.close(replies)
+            raise
+        finally:
+            os.close(read_requests)
+            os.close(write_replies)
+        return requests, replies
+
+    def end(self) -> None:
+        """Kill it; its workers die with it."""
+        self._socket.close()
+        self.process.kill()
+        self.process.wait()
 
 
 class Worker:
-    """One process, at most one item in it."""
+    """One process, with the items of at most one call in it."""
 
-    def __init__(self, name: str, num_tries: int = 1):
-        command = [sys.executable, "-P", "-m", "tandem.rewards.worker", name, str(getpid())]  # -P: nothing is imported from where we stand
-        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
-        assert self.process.stdin and self.process.stdout
-        self.requests, self.replies = self.process.stdin, self.process.stdout
+    def __init__(self, starter: Starter, terms: Terms, num_tries: int = 1):
+        self.terms = terms
+        requests, replies = starter.fork()
+        self.requests, self.replies = os.fdopen(requests, "wb"), os.fdopen(replies, "rb")
         self.num_tries = num_tries  # to start, this one included
-        self.ready, self.item = False, cast("int | None", None)
+        self.process = -1  # a descriptor of the process, once it is ready: a number could by then be another process's
+        self.at_once = self.concurrent = False
+        self.items: list[int] = []
         self.deadline = time.monotonic() + START_LIMIT_S
 
-    def take(self, work: Work, timeout_s: float) -> bool:
-        """Take the next item and start its clock. False when the process died at rest; the item then still waits."""
+    @property
+    def ready(self) -> bool:
+        return self.process >= 0
+
+    def take(self, work: Work) -> bool:
+        """Take the next items and start their clock. False when the process died at rest; the items then still wait."""
+        items = work.next(self.terms.batch_size if self.at_once else 1)
         try:
-            send(self.requests, work.items[work.waiting[0]])
+            send(self.requests, [work.items[item] for item in items])
         except BrokenPipeError:
             return False
-        self.item, self.deadline = work.waiting.popleft(), time.monotonic() + timeout_s
+        for _ in items:
+            work.waiting.popleft()
+        self.items = items
+        self.deadline = time.monotonic() + self.terms.timeout_s * (1 if self.concurrent else len(items))
         return True
 
     def read(self, work: Work) -> bool:
-        """Its message, of which at least a part has arrived. False when the process is gone."""
+        """Its message, of which at least a part has arrived. False when the process is gone.
+
+        Raises:
+            RunError: it cannot load a grader.
+        """
         try:
             message = receive(self.replies)
         except EOFError:
             return False
-        if self.item is None:
-            self.ready = True
-        elif "traceback" in message:
-            work.tracebacks.append(message["traceback"])
-            work.finish(self.item, Grade(0.0, 0.0, "failed"))
+        if self.ready:
+            for item, grade in zip(self.items, message):
+                work.answer(item, grade)
+        elif "failure" in message:
+            raise RunError(f"the grader {self.terms.names[0]!r} cannot be loaded", message["failure"].strip(), "mend it, or choose another")
         else:
-            work.finish(self.item, Grade(**message))
-        self.item, self.deadline = None, float("inf")
+            self.at_once, self.concurrent = message["at_once"], message["concurrent"]
+            self.process = os.pidfd_open(message["pid"])
+        self.items, self.deadline = [], float("inf")
         return True
 
-    def end(self, grace_s: float = 0.0) -> int:
-        """Give the process `grace_s` to end by itself, then kill it. Returns the exit code."""
-        with suppress(subprocess.TimeoutExpired):
-            self.process.wait(grace_s)
-        self.process.kill()
+    def end(self) -> None:
+        """Kill the process. One that is not ready yet ends when it finds its pipes closed."""
+        if self.ready:
+            with suppress(ProcessLookupError):
+                signal.pidfd_send_signal(self.process, signal.SIGKILL)
+            os.close(self.process)
+            self.process = -1
         for pipe in (self.replies, self.requests):
             with suppress(BrokenPipeError):  # a half-written request is flushed at close
                 pipe.close()
-        return self.process.wait()

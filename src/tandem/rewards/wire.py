@@ -11,7 +11,7 @@ def send(pipe: IO[bytes], message: Any) -> None:
     """Raises:
     BrokenPipeError: nobody reads.
     """
-    body = json.dumps(message).encode()
+    body = json.dumps(message, default=str).encode()
     pipe.write(_LENGTH.pack(len(body)) + body)
     pipe.flush()
 

@@ -1,56 +1,55 @@
-"""One grading process: `python -m tandem.rewards.worker NAME PARENT_PID`. Reads (text, ground truth) from stdin, writes grades to stdout.
+"""What a grading process does: reads lists of items, writes lists of grades.
 
-It may hang or die at any item; `pool.py` kills and replaces it. It ends by itself when its parent does.
+The first grader's grades are the items', the others' scores stand beside them. It may hang or die at any item; `pool.py` replaces it.
 """
 
-import ctypes
 import os
 import resource
 import signal
-import sys
 import traceback
-from dataclasses import asdict
+from dataclasses import asdict, replace
+from typing import Any
 
-from tandem.rewards import get
+from tandem.rewards.graders import Grader, load
+from tandem.rewards.types import Grade, Item
 from tandem.rewards.wire import receive, send
 
-MEMORY_LIMIT_BYTES = 2 << 30  # address space; sympy itself needs 0.3 GiB, 9**9**9 would need all there is
-_PR_SET_PDEATHSIG = 1
 
-
-def main(name: str, parent: int) -> None:
-    die_with_parent(parent)
-    resource.setrlimit(resource.RLIMIT_AS, (MEMORY_LIMIT_BYTES, MEMORY_LIMIT_BYTES))
+def serve(requests_fd: int, replies_fd: int, names: list[str], memory_limit_bytes: int) -> None:
+    """Until the requests end. First comes one message of its own: how many items it takes at once, or why it cannot grade."""
+    if memory_limit_bytes:
+        resource.setrlimit(resource.RLIMIT_AS, (memory_limit_bytes, memory_limit_bytes))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle
-    requests, replies = sys.stdin.buffer, os.fdopen(os.dup(1), "wb")
-    os.dup2(2, 1)  # whatever a library prints goes to stderr, not between the messages
-    grade = get(name)
-    grade("\\boxed{2x}", "x+x")  # the first call is slow: it fills sympy's caches, before any time limit runs
-    send(replies, "ready")
-    while True:
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    with os.fdopen(requests_fd, "rb") as requests, os.fdopen(replies_fd, "wb") as replies:
         try:
-            text, ground_truth = receive(requests)
-        except EOFError:
-            return
-        try:
-            reply = asdict(grade(text, ground_truth))
+            graders = {name: load(name) for name in names}
         except Exception:  # noqa: BLE001 - process edge: the pool says it
-            reply = {"traceback": traceback.format_exc()}
-        send(replies, reply)
+            send(replies, {"failure": traceback.format_exc()})
+            return
+        each = graders.values()
+        at_once, concurrent = any(g.at_once for g in each), all(g.concurrent or not g.at_once for g in each)
+        send(replies, {"pid": os.getpid(), "at_once": at_once, "concurrent": at_once and concurrent})
+        while True:
+            try:
+                items = [Item(*fields) for fields in receive(requests)]
+            except EOFError:
+                return
+            send(replies, grade_all(graders, items))
 
 
-def die_with_parent(parent: int) -> None:
-    """SIGKILL when the parent ends, also in the middle of an item, where no end of file is seen. Linux only; elsewhere the pipe must do.
-
-    The kernel means the parent's thread that started this process; `pool.py` starts it from the thread that grades.
-    """
-    if not sys.platform.startswith("linux"):
-        return
-    ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != parent:  # it ended before the line above
-        os._exit(1)
-
-
-if __name__ == "__main__":
-    main(sys.argv[1], int(sys.argv[2]))
+def grade_all(graders: dict[str, Grader], items: list[Item]) -> list[dict[str, Any]]:
+    """A grade for each item, or {"traceback": text} where a grader raised."""
+    first, *others = graders
+    grades, replies = graders[first](items), []
+    also = {name: graders[name](items) for name in others}
+    for index, grade in enumerate(grades):
+        of_others = {name: found[index] for name, found in also.items()}
+        failed = next((told for told in (grade, *of_others.values()) if isinstance(told, str)), None)
+        if failed is not None:
+            replies.append({"traceback": failed})
+            continue
+        assert isinstance(grade, Grade)
+        scores = {name: other.accuracy for name, other in of_others.items() if isinstance(other, Grade)}
+        replies.append(asdict(replace(grade, also=scores)))
+    return replies

@@ -5,6 +5,7 @@ from pathlib import Path
 from tandem.config.folders import cache_dir
 from tandem.config.schema import Config
 from tandem.data import hub
+from tandem.rewards import parse_also
 from tandem.rewards.pool import RewardPool
 from tandem.run import cluster
 from tandem.run.generators import GeneratorGroup
@@ -39,7 +40,15 @@ def assemble(config: Config, device, task: str, run_dir: Path, track: Tracker) -
             run.generators.start(run.model_path, banned, stop)
         if has_trainers:
             run.generators.sleep()  # until the first publication
-        run.graders = RewardPool(config.reward.name, config.reward.num_workers, config.reward.timeout_s)
+        reward = config.reward
+        run.graders = RewardPool(
+            reward.name,
+            reward.num_workers,
+            reward.timeout_s,
+            also=[*parse_also(reward.also)],
+            batch_size=reward.batch_size,
+            memory_limit_bytes=reward.memory_limit_bytes,
+        )
     return run
 
 

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 import numpy as np
 
 from tandem.algorithms.overlong import overlong_penalty
-from tandem.rewards import combine
+from tandem.rewards import Item, combine, parse_also
 from tandem.run.ahead import Batch, check_versions
 from tandem.run.metrics import Stopwatch
 from tandem.run.run import Run
@@ -73,11 +73,16 @@ def renumbered(groups: list[list[Sample]]) -> list[Sample]:
 def grade(run: Run, samples: list[Sample]) -> None:
     """Accuracy and format of each sample, and the reward they add up to, less what its length costs."""
     reward, longest = run.config.reward, run.config.data.max_response_length
-    grades = run.graders.grade([(s.text, s.prompt.row.ground_truth) for s in samples], on_progress=run.track.progress("reward"))
-    for sample, result in zip(samples, grades):
-        sample.accuracy, sample.format, sample.reason = result.accuracy, result.format, result.reason
+    weights = parse_also(reward.also)
+    items = [Item(s.text, s.prompt.row.ground_truth, s.prompt.row.data_source, _question(s), s.prompt.row.extra_info) for s in samples]
+    for sample, result in zip(samples, run.graders.grade(items, on_progress=run.track.progress("reward"))):
+        sample.accuracy, sample.format, sample.reason, sample.also = result.accuracy, result.format, result.reason, result.also
         sample.length_penalty = reward.overlong_factor * overlong_penalty(len(sample.completion.token_ids), longest, reward.overlong_buffer)
-        sample.reward = combine(result, reward.format_weight) + sample.length_penalty
+        sample.reward = combine(result, reward.format_weight, weights) + sample.length_penalty
+
+
+def _question(sample: Sample) -> str:
+    return sample.prompt.row.messages[-1]["content"]
 
 
 def grade_greedy(run: Run, batch: Batch, samples: list[Sample]) -> None:

@@ -19,7 +19,7 @@ from tandem.config.schema import Config
 from tandem.devices.parts import choose_parts
 from tandem.errors import RunError
 from tandem.plan.before_run import plan_before_run
-from tandem.rewards import check_name
+from tandem.rewards import check_name, parse_also
 from tandem.run.checkpoints import remove_leftovers
 from tandem.run.processes import end, shared_memory_of
 from tandem.run.run_dir import begin, only_run_in, shared_memory_prefix, write_plan
@@ -91,6 +91,7 @@ def check_names(config: Config) -> None:
     advantages.get(config.algorithm.advantage)
     losses.get(config.algorithm.loss)
     check_name(config.reward.name)
+    parse_also(config.reward.also)
 
 
 class StopSignals:

@@ -7,8 +7,11 @@ from contextlib import contextmanager
 
 import numpy as np
 
+from tandem.rewards.user import one_word
 from tandem.run.samples import Sample
 from tandem.run.tracker import Tracker
+
+MAX_REASONS = 20  # a user's grader may have a word for each response
 
 
 class Stopwatch:
@@ -31,7 +34,9 @@ def sample_metrics(samples: list[Sample]) -> dict[str, float]:
     rewards = np.array([s.reward for s in samples])
     groups = np.array([s.group for s in samples])
     lengths = [len(s.completion.token_ids) for s in samples]
-    reasons = {"timeout": 0} | Counter(s.reason for s in samples)
+    reasons = Counter(s.reason for s in samples)
+    reasons["timeout"] += 0  # shown in any case
+    also = sorted({name for s in samples for name in s.also})
     return {
         "reward/mean": float(rewards.mean()),
         "reward/std": float(rewards.std()),
@@ -42,7 +47,8 @@ def sample_metrics(samples: list[Sample]) -> dict[str, float]:
         "response_length/mean": float(np.mean(lengths)),
         "response_length/max": float(max(lengths)),
         "response_length/clipped_share": float(np.mean([s.completion.finish_reason == "length" for s in samples])),
-        **{f"grade/{reason}_share": count / len(samples) for reason, count in sorted(reasons.items())},
+        **{f"grade/{reason}_share": count / len(samples) for reason, count in reasons.most_common(MAX_REASONS)},
+        **{f"reward/{one_word(name)}": float(np.mean([s.also.get(name, 0.0) for s in samples])) for name in also},
         "tokens/prompt": float(sum(len(s.prompt.token_ids) for s in samples)),
         "tokens/response": float(sum(lengths)),
     }
