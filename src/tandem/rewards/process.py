@@ -1,6 +1,7 @@
 """The pool's processes: one that has imported the graders, and the workers that it forks."""
 
 import os
+import select
 import signal
 import socket
 import subprocess
@@ -13,6 +14,7 @@ from tandem.errors import RunError
 from tandem.rewards.wire import receive, send
 from tandem.rewards.work import Work
 
+KILL_SECONDS = 5.0
 START_LIMIT_S = 120.0  # importing sympy on a loaded machine
 
 
@@ -118,6 +120,7 @@ class Worker:
         if self.ready:
             with suppress(ProcessLookupError):
                 signal.pidfd_send_signal(self.process, signal.SIGKILL)
+            select.select([self.process], [], [], KILL_SECONDS)
             os.close(self.process)
             self.process = -1
         for pipe in (self.replies, self.requests):
