@@ -9,6 +9,8 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
+from tandem.engine.host_adam import HostAdamW
+
 
 class Offloader:
     """The storages of some tensors, on the device or in host memory.
@@ -78,9 +80,12 @@ def gradient_tensors(chunks: list) -> Iterator[Tensor]:
 
 
 def optimizer_tensors(optimizer) -> Iterator[Tensor]:
-    """Master weights and moments that the device holds; with fp32 parameters the master weights are the parameters themselves."""
+    """Master weights and moments that the device holds; with fp32 parameters the master weights are the parameters themselves. None with
+    `optimizer.on_cpu`."""
     for part in getattr(optimizer, "chained_optimizers", [optimizer]):
         inner: Optimizer = part.optimizer
+        if isinstance(inner, HostAdamW):
+            continue
         for group in inner.param_groups:
             yield from (parameter.data for parameter in group["params"])
         for state in inner.state.values():

@@ -1,6 +1,7 @@
 """Megatron's distributed optimizer on our settings."""
 
 import math
+from contextlib import nullcontext
 
 import torch
 from megatron.core.distributed import DistributedDataParallel, DistributedDataParallelConfig
@@ -9,6 +10,7 @@ from megatron.core.optimizer import get_megatron_optimizer
 from megatron.core.transformer.transformer_config import TransformerConfig
 
 from tandem.config.schema import OptimizerConfig
+from tandem.engine.host_adam import HostAdamW, replace_hybrid_optimizer
 
 
 def wrap(config: TransformerConfig, chunks: list[torch.nn.Module]) -> list[DistributedDataParallel]:
@@ -18,22 +20,26 @@ def wrap(config: TransformerConfig, chunks: list[torch.nn.Module]) -> list[Distr
 
 
 def build(config: OptimizerConfig, chunks: list[DistributedDataParallel], dtype: torch.dtype, *, lr: float, weight_decay: float):
-    """AdamW, its state sharded over the data-parallel ranks. Vectors (norms, biases, A_log, dt_bias) do not decay."""
-    optimizer = get_megatron_optimizer(
-        MegatronOptimizerConfig(
-            optimizer="adam",
-            lr=lr,
-            weight_decay=weight_decay,
-            adam_beta1=config.betas[0],
-            adam_beta2=config.betas[1],
-            adam_eps=config.eps,
-            clip_grad=config.clip_grad,
-            use_distributed_optimizer=True,
-            bf16=dtype == torch.bfloat16,
-            params_dtype=dtype,
-        ),
-        chunks,
+    """AdamW, its state sharded over the data-parallel ranks, on the device or with `on_cpu` in host memory. Vectors (norms, biases, A_log,
+    dt_bias) do not decay."""
+    if config.on_cpu:
+        replace_hybrid_optimizer()
+    settings = MegatronOptimizerConfig(
+        optimizer="adam",
+        lr=lr,
+        weight_decay=weight_decay,
+        adam_beta1=config.betas[0],
+        adam_beta2=config.betas[1],
+        adam_eps=config.eps,
+        clip_grad=config.clip_grad,
+        use_distributed_optimizer=True,
+        optimizer_cpu_offload=config.on_cpu,
+        use_precision_aware_optimizer=config.on_cpu,  # Megatron's name for: the fp32 weights are the inner optimizer's
+        bf16=dtype == torch.bfloat16,
+        params_dtype=dtype,
     )
+    with torch.no_grad() if config.on_cpu else nullcontext():  # views of fp32 parameters are leaves then, as torch's optimizers want them
+        optimizer = get_megatron_optimizer(settings, chunks)
     for group in optimizer.param_groups:  # Megatron leaves its marks to be read by a scheduler of its own, which we do not have
         group["weight_decay"] = weight_decay * group["wd_mult"]
     _correct_order(optimizer)
@@ -61,6 +67,10 @@ def _fill_state(optimizer) -> None:
     """
     for part in getattr(optimizer, "chained_optimizers", [optimizer]):
         inner = part.optimizer
+        if isinstance(inner, HostAdamW):
+            inner.start()
+            part._set_main_param_and_optimizer_states = _into_host_memory(part)
+            continue
         if not isinstance(inner, torch.optim.AdamW):
             continue
         for parameter in (p for group in inner.param_groups for p in group["params"]):
@@ -78,6 +88,17 @@ def _leaving_step(part):
         write(model_param, {"step": part.optimizer.state[main_param]["step"]} | tensors)
 
     return write_all_but_step
+
+
+def _into_host_memory(part):
+    """Megatron would keep the slices of loaded tensors, and with them the tensors, instead of their values."""
+
+    def write(model_param, tensors: dict[str, torch.Tensor]) -> None:
+        group, order = part.model_param_group_index_map[model_param]
+        renamed = {"master_param" if name == "param" else name: tensor for name, tensor in tensors.items()}
+        part.optimizer.write(part.optimizer.param_groups[group]["params"][order], renamed)
+
+    return write
 
 
 def own_step_counts(optimizer) -> None:
