@@ -18,7 +18,7 @@
 #   vllm_max_model_len               8192 / 15768 tokens
 #   rollout_gpu_memory_utilization   0.6 / 0.66 of a device's memory
 #   adv_estimator                    grpo
-#   ALL_OFFLOAD                      True; parameters, gradients and optimizer in host memory while not in use
+#   ALL_OFFLOAD                      True; parameters and gradients in host memory while not in use, the optimizer always
 #
 # key=value wins over all of them: trainer.total_steps=2, or as in verl actor_rollout_ref.rollout.n=8.
 set -euo pipefail

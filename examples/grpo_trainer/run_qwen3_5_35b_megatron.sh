@@ -12,7 +12,7 @@
 #   NDEVICES_PER_NODE    16 / 8
 #   TP PP CP EP ETP      2 2 1 8 1 / 2 1 1 8 1; cuts of the trainer: tensor, pipeline, context, expert, tensor in an expert
 #   GEN_TP               8; devices of one vLLM generator
-#   ALL_OFFLOAD          True; parameters, gradients and optimizer in host memory while not in use
+#   ALL_OFFLOAD          True; parameters and gradients in host memory while not in use, the optimizer always
 #
 # key=value wins over all of them: trainer.total_steps=2, or as in verl actor_rollout_ref.rollout.n=8.
 set -euo pipefail

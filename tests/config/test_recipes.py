@@ -19,14 +19,14 @@ PUBLISHED = {
     (SMALL, ""): "model.path=Qwen/Qwen3.5-35B-A3B model.dtype=bfloat16 data.train_batch_size=32 data.max_prompt_length=1024 "
     "data.max_response_length=2048 data.truncation=error data.filter_overlong=True batch.mini_batch_size=32 batch.packing=True rollout.n=5 "
     "optimizer.lr=1e-06 algorithm.kl.coef=0.01 algorithm.kl.kind=k3 algorithm.kl.where=loss algorithm.entropy_coef=0.0 "
-    "rollout.memory_share=0.6 rollout.max_model_len=0 trainer.recompute=full trainer.offload=True "
+    "rollout.memory_share=0.6 rollout.max_model_len=0 trainer.recompute=full trainer.offload=True optimizer.on_cpu=True "
     "model.router_aux_loss_coef=0.0 model.router_z_loss_coef=0.0 trainer.save_freq=20 trainer.test_freq=5 trainer.total_epochs=15 "
     "parallel.vpp=0 algorithm.advantage=grpo prepare=geo3k trainer.nnodes=1",
     (SMALL, "npu"): "trainer.devices_per_node=16 parallel.tp=2 parallel.pp=2 parallel.cp=1 parallel.ep=8 parallel.etp=1 rollout.tp=8",
     (SMALL, "gpu"): "trainer.devices_per_node=8 parallel.tp=2 parallel.pp=1 parallel.cp=1 parallel.ep=8 parallel.etp=1 rollout.tp=8",
     (LARGE, ""): "model.path=Qwen/Qwen3.5-122B-A10B model.dtype=bfloat16 data.train_batch_size=128 data.max_prompt_length=3240 "
     "data.max_response_length=4096 data.truncation=right data.filter_overlong=True batch.mini_batch_size=64 batch.packing=True rollout.n=6 "
-    "optimizer.lr=1e-06 algorithm.kl.coef=0.0 algorithm.entropy_coef=0.0 trainer.recompute=full trainer.offload=True "
+    "optimizer.lr=1e-06 algorithm.kl.coef=0.0 algorithm.entropy_coef=0.0 trainer.recompute=full trainer.offload=True optimizer.on_cpu=True "
     "model.router_aux_loss_coef=0.0 model.router_z_loss_coef=0.0 trainer.save_freq=50 trainer.test_freq=10 "
     "trainer.total_epochs=20 parallel.vpp=0 algorithm.advantage=grpo prepare=geo3k trainer.nnodes=4",
     (LARGE, "npu"): "trainer.devices_per_node=16 parallel.tp=2 parallel.pp=4 parallel.cp=1 parallel.ep=16 parallel.etp=1 rollout.tp=16 "
@@ -63,6 +63,12 @@ def test_the_layout_is_legal_and_generators_fill_the_devices(recipe: str, device
     config = load(recipe, [f"device={device}"], env={})
     check(config)
     assert (world_size(config), data_parallel_size(config), config.rollout.replicas) == (ranks, copies, generators)
+
+
+def test_all_offload_means_the_optimizer_too() -> None:
+    off = load(SMALL, env={"DEVICE": "gpu", "ALL_OFFLOAD": "False"})
+    assert (off.trainer.offload, off.optimizer.on_cpu) == (False, False)
+    assert load(SMALL, ["optimizer.on_cpu=true"], env={"DEVICE": "gpu", "ALL_OFFLOAD": "False"}).optimizer.on_cpu is True
 
 
 def test_fewer_devices_of_a_generator_make_more_generators() -> None:

@@ -181,6 +181,8 @@ def step_on_infinite_gradients(model_path: str, parallel: ParallelConfig, sequen
 
     def bytes_now() -> list[bytes]:
         tensors = [*offload.parameter_tensors(engine.wrapped), *offload.optimizer_tensors(engine.optimizer)]
+        states = [state for part in engine.optimizer.chained_optimizers for state in part.optimizer.state.values()]
+        tensors += [value for state in states for value in state.values()]
         return [tensor.detach().reshape(-1).view(torch.uint8).numpy().tobytes() for tensor in tensors]
 
     engine = make_engine(model_path, parallel, **sections)

@@ -6,25 +6,31 @@ One step would not show it: its loss and gradient norm are computed before the o
 import pytest
 
 from tandem.config.schema import ParallelConfig
-from tandem.engine.fork_ranks import fork_ranks
+from tandem.engine.fork_ranks import fork_each, fork_ranks
 
-SAVED_AND_LOADED = {
-    "dp2": ({}, {}),
-    "dp2_bf16_with_parameters_in_fp32": ({}, {}),
-    "tp2_then_pp2": ({"tp": 2}, {"pp": 2}),
-    "vision_cut_then_whole_ranks": ({"tp": 2, "vision_tp": True}, {"pp": 2, "vision_tp": True}),
+BF16, ON_CPU = {"model": {"dtype": "bfloat16"}}, {"optimizer": {"on_cpu": True, "eps": 1e-4}}
+SAVED_AND_LOADED = {  # layout and settings, of the run that saves and of the one that loads
+    "dp2": ({}, {}, {}, {}),
+    "dp2_bf16_with_parameters_in_fp32": ({}, BF16, {}, BF16),
+    "dp2_bf16_optimizer_on_cpu": ({}, BF16 | ON_CPU, {}, BF16 | ON_CPU),
+    "tp2_then_pp2": ({"tp": 2}, {}, {"pp": 2}, {}),
+    "optimizer_on_device_then_on_cpu": ({"tp": 2}, {"optimizer": {"eps": 1e-4}}, {"pp": 2}, ON_CPU),
+    "vision_cut_then_whole_ranks": ({"tp": 2, "vision_tp": True}, {}, {"pp": 2, "vision_tp": True}, {}),
 }
 
 
 @pytest.mark.parametrize("case", SAVED_AND_LOADED)
 def test_the_steps_after_loading_are_those_that_would_have_come(case, tiny_model, sequences, tmp_path):
-    saved, loaded = SAVED_AND_LOADED[case]
+    saved, settings, loaded, other_settings = SAVED_AND_LOADED[case]
     folder = tmp_path / "checkpoint"
     folder.mkdir()
     call = {"model_path": str(tiny_model), "sequences": sequences, "folder": str(folder)}
-    call["model"] = {"dtype": "bfloat16" if "bf16" in case else "float32"}
-    without = fork_ranks("tests.engine.ranks:train_and_save", ParallelConfig(**saved), 2, **call)
-    after = fork_ranks("tests.engine.ranks:load_and_train", ParallelConfig(**loaded), 2, **call)
+    without, after = fork_each(
+        [
+            ("tests.engine.ranks:train_and_save", ParallelConfig(**saved), 2, call | settings),
+            ("tests.engine.ranks:load_and_train", ParallelConfig(**loaded), 2, call | other_settings),
+        ]
+    )
     losses = [sum(share.get("loss/policy", 0.0) for share in shares) for shares in (without, after)]
     tolerance = 0.0 if saved == loaded else 1e-5
     assert losses[1] == pytest.approx(losses[0], rel=tolerance, abs=0)

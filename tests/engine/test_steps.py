@@ -7,7 +7,12 @@ import pytest
 from tandem.config.schema import ParallelConfig
 from tandem.engine.fork_ranks import fork_each
 
-CASES = {"fp32": ("float32", 1.0), "bf16": ("bfloat16", 1.0), "fp32 without clipping": ("float32", 0.0)}  # dtype, clip_grad
+CASES = {  # dtype, settings of the optimizer
+    "fp32": ("float32", {}),
+    "bf16": ("bfloat16", {}),
+    "fp32 without clipping": ("float32", {"clip_grad": 0.0}),
+    "bf16 on the CPU": ("bfloat16", {"on_cpu": True}),
+}
 
 pytestmark = pytest.mark.parallel
 
@@ -17,8 +22,8 @@ def shares(tiny_model, sequences) -> dict[str, list[dict]]:
     call = {"model_path": str(tiny_model), "sequences": sequences[:3]}
     calls = [
         ("tests.engine.ranks:step_on_infinite_gradients", ParallelConfig(ep=2), 2, call | settings)
-        for dtype, clip in CASES.values()
-        for settings in [{"model": {"dtype": dtype}, "optimizer": {"clip_grad": clip}}]
+        for dtype, optimizer in CASES.values()
+        for settings in [{"model": {"dtype": dtype}, "optimizer": optimizer}]
     ]
     return dict(zip(CASES, fork_each(calls)))
 

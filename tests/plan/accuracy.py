@@ -34,6 +34,8 @@ CASES = (
     Case("pp2", 2, {"pp": 2}),
     Case("pp2_vpp2", 2, {"pp": 2, "vpp": 2}),
     Case("cp2", 2, {"cp": 2}),
+    Case("dp2_optimizer_on_cpu", 2, {}, {"optimizer": {"on_cpu": True}}),
+    Case("tp2_bf16_optimizer_on_cpu", 2, {"tp": 2}, {"optimizer": {"on_cpu": True}, "model": {"dtype": "bfloat16"}}),
     Case("single_full", 1, {}, {"trainer": {"recompute": "full"}}),
     Case("tp2_vision_cut_bf16", 2, {"tp": 2, "vision_tp": True}, {"model": {"dtype": "bfloat16"}}),
     Case(
@@ -49,7 +51,7 @@ def predict(config: Config, shapes: Shapes, rank: int, batches: list[MicroBatch]
     chunks = stage_parameters(shapes, layout, stage, freeze_vision=config.model.freeze_vision, vision_tp=config.parallel.vision_tp)
     states = rank_states(chunks, config, layout, rank)
     peak = update_peak(setting, stage, batches)
-    step = step_bytes(chunks, layout.dp * layout.cp, on_cpu=True, fused=False)
+    step = step_bytes(chunks, layout.dp * layout.cp, on_cpu=True, fused=config.optimizer.on_cpu)
     total = states.weights + states.gradients + states.optimizer + max(peak.total, step)
     parts = {"weights": states.weights, "gradients": states.gradients, "optimizer": states.optimizer}
     return parts | {"activations": peak.kept, "peak": total}

@@ -6,7 +6,7 @@ from tests.examples import make_sequences, write_tiny_model
 from tests.plan.accuracy import CASES, compare, off, wrong
 
 pytestmark = pytest.mark.parallel
-QUICK = {"tp2_ep2", "pp2_vpp2", "cp2", "single_full", "tp2_vision_cut_bf16"}  # the benchmark has all
+QUICK = {"tp2_ep2", "pp2_vpp2", "cp2", "single_full", "tp2_vision_cut_bf16", "tp2_bf16_optimizer_on_cpu"}  # the benchmark has all
 
 
 @pytest.fixture(scope="module")

@@ -15,19 +15,19 @@ WHERE = [("35b_npu", 64), ("122b_npu", 64), ("35b_gpu", 80), ("35b_gpu", 96), ("
 
 def plan(config, gib):
     shapes, broken = legal_shapes(config)
-    assert not [error for error in broken if "is not there yet" not in error.why + error.what]
+    assert not broken
     return make_plan(config, shapes, Machine(device_bytes=gib * GIB))
 
 
 @pytest.mark.parametrize(("name", "gib"), WHERE)
-def test_the_guides_recipes_fit_with_the_optimizer_on_the_cpu(name, gib):
-    assert plan(recipe(name, optimizer={"on_cpu": True}), gib).fits
+def test_the_guides_recipes_fit(name, gib):
+    assert plan(recipe(name), gib).fits
 
 
 @pytest.mark.parametrize(("name", "fits"), [("35b_npu", True), ("122b_npu", True), ("35b_gpu", False), ("122b_gpu", False)])
-def test_without_it_the_gpu_layouts_do_not(name, fits):
+def test_with_the_optimizer_on_the_device_the_gpu_layouts_do_not(name, fits):
     """Half the devices hold twice as much: 12 bytes of optimizer a parameter is what is too much for 80 GiB."""
-    made = plan(recipe(name), dict(WHERE)[name] if "npu" in name else 80)
+    made = plan(recipe(name, optimizer={"on_cpu": False}), dict(WHERE)[name] if "npu" in name else 80)
     assert made.fits is fits
     assert [check.phase for check in made.checks if not check.fits] == ([] if fits else ["update"])
 
@@ -55,7 +55,7 @@ def test_the_stages_of_a_layout_add_up_to_the_model(name):
 
 @pytest.mark.parametrize(("name", "gib"), [("35b_npu", 32), ("122b_npu", 40), ("35b_gpu", 80)])
 def test_the_change_that_is_told_makes_it_fit_and_is_legal(name, gib):
-    made = plan(recipe(name, trainer={"recompute": "none", "offload": False}), gib)
+    made = plan(recipe(name, trainer={"recompute": "none", "offload": False}, optimizer={"on_cpu": False}), gib)
     assert made.fits is False
     change = smallest_change(made)
     assert change
@@ -69,7 +69,7 @@ def test_the_change_that_is_told_makes_it_fit_and_is_legal(name, gib):
 
 def test_recompute_is_told_before_more_devices():
     """122B without recompute on 64 GiB: activations of a stage's 12 layers for 4 micro-batches are what is too much."""
-    made = plan(recipe("122b_npu", trainer={"recompute": "none"}), 64)
+    made = plan(recipe("122b_npu", trainer={"recompute": "none"}, optimizer={"on_cpu": False}), 64)
     assert made.fits is False
     assert smallest_change(made) in ({"trainer.recompute": "selective"}, {"trainer.recompute": "full"})
 
@@ -79,7 +79,7 @@ def test_a_run_that_does_not_fit_is_refused_with_the_change():
 
     assert plan_before_run(recipe("35b_npu"), 64 * GIB)["fits"] is True
     with pytest.raises(UserError, match=r"does not fit: device, update: 47\.9 GiB of 40\.0 GiB(?s:.*)set [a-z_.]+="):
-        plan_before_run(recipe("35b_npu"), 40 * GIB)
+        plan_before_run(recipe("35b_npu", optimizer={"on_cpu": False}), 40 * GIB)
 
 
 def test_a_hub_model_whose_sizes_are_not_known_yet_does_not_stop_a_run():
@@ -101,11 +101,11 @@ def test_the_settings_own_figure_comes_before_what_the_device_says():
     from tandem.errors import UserError
 
     with pytest.raises(UserError, match=r"of 40\.0 GiB"):
-        plan_before_run(recipe("35b_npu", trainer={"device_memory_bytes": 40 * GIB}), 64 * GIB)
+        plan_before_run(recipe("35b_npu", trainer={"device_memory_bytes": 40 * GIB}, optimizer={"on_cpu": False}), 64 * GIB)
 
 
 def test_offload_takes_the_trainer_out_of_the_way_of_the_generator_and_puts_it_on_the_host():
-    inside, away = (plan(recipe("35b_npu", trainer={"offload": offload}), 64) for offload in (False, True))
+    inside, away = (plan(recipe("35b_npu", trainer={"offload": offload}, optimizer={"on_cpu": False}), 64) for offload in (False, True))
     states = inside.stages[0].rank.states
     moved = states.weights + states.gradients + states.optimizer
     assert inside.stages[0].phases["rollout"].total - away.stages[0].phases["rollout"].total == moved

@@ -187,13 +187,6 @@ def a_penalty_leaves_room_to_answer(config: Config) -> None:
         )
 
 
-def settings_have_an_effect(config: Config) -> None:
-    """Settings whose part of the code is not there yet are refused, not ignored."""
-    for key, is_set, until in (("optimizer.on_cpu = true", config.optimizer.on_cpu, "set optimizer.on_cpu=false"),):
-        if is_set:
-            raise UserError(f"{key} is not there yet", "this version would ignore it", until)
-
-
 def a_correction_has_something_to_correct(config: Config) -> None:
     algorithm = config.algorithm
     correction = algorithm.correction
@@ -332,7 +325,6 @@ RULES = (
     a_target_needs_a_kl_term,
     dynamic_sampling_can_end,
     a_penalty_leaves_room_to_answer,
-    settings_have_an_effect,
     a_correction_has_something_to_correct,
     betas_are_decay_rates,
     vllm_takes_the_temperatures,

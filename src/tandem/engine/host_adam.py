@@ -1,7 +1,8 @@
 """AdamW in host memory: fp32 weights and moments lie there and a step is computed there. Gradients leave the device, weights come back.
 
 Megatron's distributed optimizer has a path for such a class, `HybridDeviceOptimizer`, but that one wants CUDA tensors and streams, and
-keeps gradients and copies of them too. `HostAdamW` takes its place, on every device, and has what the distributed optimizer asks of it (0.16.1).
+keeps copies of gradients and weights too. `HostAdamW` takes its place on every device, with what the distributed optimizer asks of it
+(0.16.1).
 """
 
 from collections.abc import Callable, Iterator

@@ -135,12 +135,17 @@ def step_bytes(chunks: list[list[Parameter]], num_shards: int, *, on_cpu: bool, 
     """Scratch when all gradients are there: of their reduction, then of the optimizer's step. Nothing else is kept by then.
 
     gloo reduces a copy of each buffer, dense weights' or experts'; the accelerators' libraries reduce in place. torch's AdamW makes two
-    tensors of a shard's size, one parameter at a time on CPU, all at once elsewhere; fused optimizers make none.
+    tensors of a shard's size, one parameter at a time on CPU, all at once elsewhere; fused optimizers, and ours in host memory, make none.
     """
-    trained = [parameter for chunk in chunks for parameter in chunk if not parameter.frozen]
-    of_shard = -(-sum(parameter.numel for parameter in trained) // num_shards)
     if not on_cpu:
-        return 0 if fused else 2 * FP32 * of_shard
+        trained = sum(parameter.numel for chunk in chunks for parameter in chunk if not parameter.frozen)
+        return 0 if fused else 2 * FP32 * -(-trained // num_shards)
     buffers = [sum(p.numel for p in chunk if not p.frozen and p.expert == expert) for chunk in chunks for expert in (False, True)]
-    largest = max((parameter.numel for parameter in trained), default=0)
-    return max(GRAD_BYTES * max(buffers), 2 * FP32 * min(largest, of_shard))
+    step = 0 if fused else 2 * FP32 * largest_slice(chunks, num_shards)
+    return max(GRAD_BYTES * max(buffers), step)
+
+
+def largest_slice(chunks: list[list[Parameter]], num_shards: int) -> int:
+    """Elements of a parameter that one data-parallel rank updates, at most."""
+    trained = [parameter.numel for chunk in chunks for parameter in chunk if not parameter.frozen]
+    return min(max(trained, default=0), -(-sum(trained) // num_shards))

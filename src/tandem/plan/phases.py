@@ -11,8 +11,8 @@ from tandem.plan.activations import Setting
 from tandem.plan.batch import MicroBatch
 from tandem.plan.generator import Generator
 from tandem.plan.parameters import Parameter
-from tandem.plan.peak import inference_peak, step_bytes, update_peak
-from tandem.plan.states import States
+from tandem.plan.peak import inference_peak, largest_slice, step_bytes, update_peak
+from tandem.plan.states import GRAD_BYTES, States
 
 PHASES = ("load", "rollout", "log-prob", "update", "publication")
 DEVICE_RESERVE = 2 << 30  # context, kernels and buffers of the collective library: an allowance, not a count
@@ -59,8 +59,7 @@ def device_phases(config: Config, setting: Setting, rank: Rank, generator: Gener
     weights_only = {"weights": states.weights} if offload else here
     base = Memory({"reserve": DEVICE_RESERVE}).parts
     peak = update_peak(setting, rank.stage, rank.batches)
-    step = 0 if config.optimizer.on_cpu else step_bytes(rank.chunks, rank.num_shards, on_cpu=setting.on_cpu, fused=setting.fused)
-    working = max(peak.total, step)
+    working = max(peak.total, _step(config, setting, rank))
     reference = states.weights if config.algorithm.kl.coef > 0 else 0
     memory = {phase: Memory(dict(base)) for phase in PHASES}
     memory["load"].add(weights=states.weights, gradients=states.gradients, copy=load_copy(rank.parameters, setting.item))
@@ -103,7 +102,7 @@ def host_memory(config: Config, setting: Setting, ranks: list[Rank], generator: 
         memory["load"].add(weights=total["weights"], gradients=total["gradients"], copy=copies)
         activations = {
             "log-prob": sum(max(inference_peak(setting, rank.stage, batch) for batch in rank.batches) for rank in ranks),
-            "update": sum(_working(setting, rank) for rank in ranks),
+            "update": sum(max(update_peak(setting, rank.stage, rank.batches).total, _step(config, setting, rank)) for rank in ranks),
         }
         for phase in PHASES[1:]:
             memory[phase].add(**total, generators=workers * generator.total, activations=activations.get(phase, 0))
@@ -112,8 +111,9 @@ def host_memory(config: Config, setting: Setting, ranks: list[Rank], generator: 
     if config.optimizer.on_cpu:
         for phase in PHASES[1:]:
             memory[phase].add(optimizer=total["optimizer"])
-        # stepped with fp32 gradients copied beside the weights
-        memory["update"].add(gradients=total["optimizer"] * 4 // (12 if setting.item < 4 else 8))
+        # one parameter at a time: its fp32 gradient comes, its weights go, in the model's dtype
+        slices = sum(largest_slice(rank.chunks, rank.num_shards) for rank in ranks)
+        memory["update"].add(step=slices * (GRAD_BYTES + setting.item))
     elif config.trainer.offload:
         for phase in ("rollout", "log-prob", "publication"):
             memory[phase].add(optimizer=total["optimizer"])
@@ -122,9 +122,9 @@ def host_memory(config: Config, setting: Setting, ranks: list[Rank], generator: 
     return memory
 
 
-def _working(setting: Setting, rank: Rank) -> int:
-    step = step_bytes(rank.chunks, rank.num_shards, on_cpu=setting.on_cpu, fused=setting.fused)
-    return max(update_peak(setting, rank.stage, rank.batches).total, step)
+def _step(config: Config, setting: Setting, rank: Rank) -> int:
+    fused = setting.fused or config.optimizer.on_cpu
+    return step_bytes(rank.chunks, rank.num_shards, on_cpu=setting.on_cpu, fused=fused)
 
 
 def load_copy(parameters: list[Parameter], item: int) -> int:

@@ -2,8 +2,8 @@
 
 Source: `_ParamAndGradBuffer` and `DistributedOptimizer` of Megatron-Core 0.16.1. Trained parameters lie end to end, last one first, each at
 a multiple of 64 elements, in a buffer padded to a multiple of 128 and of the data-parallel size; one buffer for dense weights, one for
-experts, one for what stays in fp32. A data-parallel rank keeps fp32 weights (where those of the model are bfloat16) and two fp32 moments of
-its slice of each bucket.
+experts, one for what stays in fp32. A data-parallel rank keeps fp32 weights (where those of the model are bfloat16, or the optimizer is on
+the CPU) and two fp32 moments of its slice of each bucket.
 """
 
 from bisect import bisect_left, bisect_right
@@ -72,11 +72,11 @@ def _buckets(parameters: Iterable[Parameter]) -> list[_Bucket]:
     return [bucket for bucket in buckets if bucket.ends]
 
 
-def _shards(parameters: list[Parameter], num_shards: int, item_bytes: int) -> Callable[[int], States]:
+def _shards(parameters: list[Parameter], num_shards: int, item_bytes: int, master_bytes: int) -> Callable[[int], States]:
     """States of one buffer by the number of the data-parallel rank that has a slice of it."""
     buckets = _buckets(reversed(parameters))
     total, count = sum(bucket.padded(num_shards) for bucket in buckets), sum(bucket.sums[-1] for bucket in buckets)
-    of_element = MOMENT_BYTES + (4 if item_bytes < 4 else 0)
+    of_element = MOMENT_BYTES + master_bytes
 
     def of(shard: int) -> States:
         held = steps = 0
@@ -96,7 +96,9 @@ def _buffers(parameters: list[Parameter], config: Config, layout: Layout) -> Ite
         members = [p for p in parameters if not p.frozen and p.expert == expert]
         for in_fp32 in (False, True):
             if some := [p for p in members if p.name.endswith(IN_FP32) == in_fp32]:
-                yield group, _shards(some, layout.groups[group].size, 4 if in_fp32 else item)
+                of_item = 4 if in_fp32 else item
+                master = 4 if of_item < 4 or config.optimizer.on_cpu else 0
+                yield group, _shards(some, layout.groups[group].size, of_item, master)
 
 
 def _frozen(parameters: list[Parameter], config: Config) -> States:
