@@ -17,7 +17,7 @@ KEYS |= {"compute", "traffic"}
 
 @pytest.fixture
 def recipe(tmp_path: Path) -> str:
-    (tmp_path / "ours.yaml").write_text("base: qwen3_5_35b_a3b\ndevice: npu\n")
+    (tmp_path / "ours.yaml").write_text("base: qwen3_5_35b_a3b\ndevice: npu\noptimizer: {on_cpu: false}\n")
     return "ours.yaml"
 
 
