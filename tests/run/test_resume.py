@@ -17,7 +17,7 @@ SETTINGS = (
     *("trainer.total_steps=4", "trainer.save_freq=2", "trainer.test_freq=2", "data.val_max_rows=8", "rollout.n=4"),
     *("data.train_batch_size=8", "algorithm.kl.coef=0.01", "warm_start.max_steps=40", "trainer.deterministic=true"),
 )
-TIMES = ("second", "tokens_per", "memory/", "bytes_per")
+TIMES = ("time/", "tokens_per", "memory/", "bytes_per")
 
 
 def metrics_of(run_dir: Path) -> list[dict]:
