@@ -158,6 +158,7 @@ def test_which_checkpoints_stay(keep: dict, left: list[int], tmp_path: Path) -> 
 
 def test_settings_that_would_not_fit_are_refused_and_others_told(tmp_path: Path) -> None:
     saved = config_of("optimizer.lr=1e-3").model_dump(mode="json")
+    saved = {"config": saved}
     assert differences(saved, config_of("optimizer.lr=1e-3", "trainer.total_steps=99", "sync.canary_tokens=0", "device=auto")) == []
     assert differences(saved, config_of("optimizer.lr=2e-3", "parallel.tp=2")) == [("parallel.tp", 1, 2), ("optimizer.lr", 1e-3, 2e-3)]
     for change in ("trainer.seed=5", "model.dtype=bfloat16", "data.max_prompt_length=100", "warm_start.max_steps=1"):
@@ -171,9 +172,64 @@ def test_a_run_is_finished_when_its_steps_are_done_and_its_policy_exported(tmp_p
     assert finished_steps(now) == 0, "the export is missing"
     (tmp_path / "export").mkdir()
     (tmp_path / "export" / "config.json").touch()
+    (tmp_path / "export.json").write_text('{"step": 3}')
+    assert finished_steps(now) == 0, "it was killed before it exported the last step"
+    (tmp_path / "export.json").write_text('{"step": 4}')
     assert finished_steps(now) == 4
     assert finished_steps(now.model_copy(update={"trainer": now.trainer.model_copy(update={"total_steps": 5})})) == 0
     by_epochs = config_of(f"run_dir={tmp_path}", "resume=auto", "trainer.total_steps=0", "trainer.total_epochs=2")
     write(tmp_path, 6, total_steps=6, config=by_epochs)
+    (tmp_path / "export.json").write_text('{"step": 6}')
     assert finished_steps(by_epochs) == 6
     assert newest_in(tmp_path) == tmp_path / "checkpoints" / "step_000006"
+
+
+def test_the_best_checkpoint_is_among_those_that_were_saved(tmp_path: Path) -> None:
+    from tandem.run.tracker import Tracker
+
+    track = Tracker(tmp_path)
+    track.rows = [
+        {"step": 2, "val/accuracy": 0.5},
+        {"step": 3, "val/accuracy": 0.9},
+        {"step": 4, "val/accuracy": 0.4},
+        {"step": 4, "lr": 1.0},
+    ]
+    assert track.best_step([2, 4, 6]) == 2
+    assert track.best_step([3, 4]) == 3
+    assert track.best_step([6]) is None
+
+
+def test_what_else_lies_in_the_folder_is_left_alone_and_is_no_checkpoint(tmp_path: Path) -> None:
+    write(tmp_path, 2)
+    folder = tmp_path / "checkpoints"
+    others = ["backup.old", "mine.tmp", "step_1", "step_²", "step_000009.txt"]
+    for name in others:
+        (folder / name).mkdir()
+    (folder / "step_000009").touch()
+    for name in ("step_000003.tmp", "reference.tmp", "step_000001.old"):
+        (folder / name).mkdir()
+    checkpoints.remove_leftovers(tmp_path)
+    checkpoints.prune(tmp_path, keep_last=1, keep_every=0, best=None)
+    assert sorted(path.name for path in folder.iterdir()) == sorted([*others, "step_000002", "step_000009"])
+    assert newest_in(tmp_path) == folder / "step_000002"
+    with pytest.raises(UserError, match="resume is empty"):
+        find_checkpoint("", tmp_path)
+
+
+def test_going_back_sets_later_checkpoints_aside_where_nothing_takes_or_removes_them(tmp_path: Path) -> None:
+    for step in (1, 2, 3):
+        write(tmp_path, step)
+    assert checkpoints.set_aside(tmp_path, after=1) == [2, 3]
+    write(tmp_path, 2)
+    checkpoints.prune(tmp_path, keep_last=1, keep_every=0, best=None)
+    checkpoints.remove_leftovers(tmp_path)
+    names = sorted(path.name for path in (tmp_path / "checkpoints").iterdir())
+    assert names == ["step_000002", "step_000002.aside", "step_000003.aside"]
+
+
+def test_a_batch_made_ahead_fixes_what_it_was_made_by(tmp_path: Path) -> None:
+    saved = {"config": config_of().model_dump(mode="json"), "ahead": {"rows": []}}
+    for change in ("algorithm.advantage=remax", "rollout.max_staleness=1", "rollout.n=4", "data.train_batch_size=16"):
+        with pytest.raises(UserError, match=change.split("=")[0]):
+            differences(saved, config_of(change))
+        assert differences(saved | {"ahead": None}, config_of(change))

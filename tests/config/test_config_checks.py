@@ -49,6 +49,8 @@ def config_of(*overrides: str) -> Config:
         ("rollout.placement=split rollout.replicas=0", "rollout.replicas = 0", "rollout.replicas=1"),
         ("rollout.max_staleness=1", "rollout.max_staleness = 1", "rollout.placement=split"),
         ("device=npu trainer.devices_per_node=4 rollout.replicas=1 rollout.tp=3", "rollout.tp = 3", "rollout.tp=2"),
+        ("algorithm.kl.target=1 algorithm.kl.horizon=100", "algorithm.kl.horizon = 100", "algorithm.kl.horizon=1280"),
+        ("trainer.total_steps=9 algorithm.dynamic_sampling=2 algorithm.advantage=remax", "algorithm.dynamic_sampling", "grpo"),
         ("optimizer.betas=[0.9,1]", "optimizer.betas = [0.9, 1.0]", "[0.9, 0.999]"),
         ("optimizer.betas=[-0.1,0.9]", "optimizer.betas = [-0.1, 0.9]", "[0.9, 0.999]"),
         ("rollout.temperature=5", "rollout.temperature = 5.0", "rollout.temperature=2"),

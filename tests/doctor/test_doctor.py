@@ -146,6 +146,7 @@ def test_a_source_tree_before_an_installed_package_is_told(tmp_path: Path, monke
         ("npu", {"HCCL_SOCKET_IFNAME": "eth"}, None),
         ("gpu", {"NCCL_SOCKET_IFNAME": "^docker0"}, None),
         ("gpu", {"NCCL_SOCKET_IFNAME": "=bond0"}, "NCCL_SOCKET_IFNAME"),
+        ("gpu", {"NCCL_SOCKET_IFNAME": "=eth"}, "NCCL_SOCKET_IFNAME"),
         ("gpu", {"HCCL_CONNECT_TIMEOUT": "120"}, None),
         ("cpu", {"OMP_NUM_THREADS": "all"}, "OMP_NUM_THREADS"),
     ],

@@ -169,7 +169,7 @@ def test_close_leaves_no_process_not_even_a_busy_one(puppet):
 
 def test_a_grader_that_does_not_import_is_an_error_not_a_wait(puppet, pools, tmp_path):
     (tmp_path / "puppet_grader.py").write_text("import no_such_package")
-    with pytest.raises(RunError, match="No module named 'no_such_package'"):
+    with pytest.raises(UserError, match="No module named 'no_such_package'"):
         pools(puppet, 1, 10.0).grade([("ok a", "")])
 
 

@@ -8,7 +8,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import pytest
 
 from tandem.errors import RunError, UserError
-from tandem.rewards import Grade, check_name
+from tandem.rewards import Grade, check_name, check_names
 from tandem.rewards.pool import RewardPool
 
 FILE = """
@@ -47,6 +47,26 @@ def nothing(text):
 
 def not_a_number(text):
     return float("nan")
+
+def exits(text):
+    raise SystemExit(1)
+
+def own_grade(text):
+    from tandem.rewards import Grade
+    return Grade(float("nan") if text == "nan" else 0.5, 0.0, "A Word")
+
+def an_array(text):
+    import numpy
+    return numpy.array([1.0, 0.0])
+
+def leaves_a_child(text):
+    import subprocess
+    subprocess.run(["sleep", "4242"])
+
+def forks(text):
+    import os
+    os.fork()
+    return 1.0
 
 def odd(text, wish):
     return 1.0
@@ -156,3 +176,43 @@ def test_a_grader_behind_an_address(grade):
 def test_an_address_where_nobody_answers_stops_the_run(grade):
     with pytest.raises(RunError, match="Connection refused"):
         grade("http://127.0.0.1:9/grade", [("a", "a")])
+
+
+@pytest.mark.parametrize(("function", "why"), [("exits", "crashed"), ("an_array", "TypeError")])
+def test_a_grader_without_a_verdict_on_anything_stops_the_run_instead_of_training_on_zeros(file, grade, function, why):
+    with pytest.raises(RunError, match="failed on every response") as told:
+        grade(f"{file}:{function}", [("a", ""), ("b", "")])
+    assert why in told.value.why
+
+
+def test_a_grade_made_by_the_user_is_looked_at_like_any_other_answer(file, grade):
+    grades = grade(f"{file}:own_grade", [("x", ""), ("nan", "")])
+    assert (grades[0], grades[1].reason) == (Grade(0.5, 0.0, "A Word"), "failed")
+
+
+def test_what_a_grader_has_started_ends_with_it(file, grade):
+    import psutil
+
+    sleeping = lambda: [p for p in psutil.process_iter(["cmdline"]) if p.info["cmdline"] == ["sleep", "4242"]]  # noqa: E731
+    assert [g.reason for g in grade(f"{file}:leaves_a_child", [("x", "")], timeout_s=1.0)] == ["timeout"]
+    ends = time.monotonic() + 5
+    while sleeping() and time.monotonic() < ends:
+        time.sleep(0.05)
+    assert sleeping() == []
+
+
+def test_a_child_that_comes_back_from_a_grader_does_not_answer_too(file, grade):
+    assert [g.accuracy for g in grade(f"{file}:forks", [(str(n), "") for n in range(6)])] == [1.0] * 6
+
+
+def test_a_grader_asked_twice_is_refused_and_one_that_cannot_be_loaded_is_told_before_it_grades(file, tmp_path):
+    with pytest.raises(UserError, match="names 'geo3k'"):
+        check_names("geo3k", ["0.5*geo3k"])
+    check_names("geo3k", ["0.5*exact"])
+    (tmp_path / "broken.py").write_text("import there_is_no_such_package\ndef f(text): return 1.0\n")
+    pool = RewardPool(f"{tmp_path / 'broken.py'}:f", 1, 5.0)
+    try:
+        with pytest.raises(UserError, match="cannot be loaded"):
+            pool.wait_until_ready()
+    finally:
+        pool.close()

@@ -55,6 +55,7 @@ class FakeRun(Run):
         self.generators = SimpleNamespace(sleep=lambda: self.trainers.calls.append("sleep"))
         self.graders = SimpleNamespace(grade=lambda items, on_progress: [Grade(float(item.text), 1.0, "correct") for item in items])
         self.num_prompts = 0
+        self.loader_state = {"position": 0}
 
     def next_batch(self, step):
         self.trainers.calls.append("rollout")

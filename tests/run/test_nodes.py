@@ -8,7 +8,8 @@ import pytest
 
 from tandem.config.load import load
 from tandem.devices import npu
-from tandem.run.cluster import actor_environment, without_a_node
+from tandem.errors import UserError
+from tandem.run.cluster import actor_environment, check_resources, without_a_node
 from tests.cli.commands import tandem
 from tests.run.nodes import cluster_of
 
@@ -63,10 +64,13 @@ def test_a_cluster_that_cannot_seat_the_run_is_told_at_once_with_the_line_to_typ
         assert part in ended.err
 
 
-def test_two_nodes_train_with_a_rank_and_a_generator_each(tmp_path: Path) -> None:
-    with cluster_of(2, 2, "CPU") as address:
+def test_two_nodes_train_with_two_ranks_and_a_generator_each(tmp_path: Path) -> None:
+    """A rank publishes experts of its own while it takes part in gathering what the other publishes, in many small buckets: asking it for a
+    bucket's bytes behind the next bucket, for the other node's engine, would wait for ever."""
+    layout = ("trainer.nnodes=2", "trainer.devices_per_node=2", "parallel.tp=2", "parallel.ep=2", "sync.bucket_bytes=1048576")
+    with cluster_of(2, 4, "CPU") as address:
         ended = tandem(
-            "train", "demo", f"cluster.address={address}", "trainer.nnodes=2", "trainer.devices_per_node=1", "rollout.replicas=2",
+            "train", "demo", f"cluster.address={address}", *layout, "rollout.replicas=2", "rollout.health_timeout_s=60",
             "trainer.total_steps=2", "trainer.val_before_train=false", "data.val_max_rows=10", "warm_start.max_steps=40", "rollout.n=4",
             "data.train_batch_size=16", "run_dir=run", "--json", cwd=tmp_path, timeout=300,
         )  # fmt: skip
@@ -77,6 +81,19 @@ def test_two_nodes_train_with_a_rank_and_a_generator_each(tmp_path: Path) -> Non
     assert all(row["grad_norm"] > 0 for row in steps)
     # the second step's samples were made by weights that travelled from one node to the other's generator
     assert all(row["fidelity/logprob_abs_diff_mean"] <= 1e-5 for row in steps)
+
+
+@pytest.mark.parametrize("joined", [True, False])
+def test_a_cluster_of_the_run_s_own_is_not_one_to_join(joined: bool, monkeypatch) -> None:
+    import ray
+
+    node = {"NodeManagerAddress": "127.0.0.1", "NodeManagerPort": 1, "Alive": True, "Resources": {"NPU": 16.0}}
+    monkeypatch.setattr(ray, "nodes", lambda: [node])
+    config = load("qwen3_5_122b_a10b", ["device=npu", "cluster.address=10.0.0.1:6766"], env={})
+    with pytest.raises(UserError, match="has 16 NPU") as told:
+        check_resources(config, npu, joined)
+    assert ("on 3 more machines: ray start --address 10.0.0.1:6766" in told.value.fix) is joined
+    assert ("on this machine: ray start --head --port 6766" in told.value.fix) is not joined
 
 
 def test_groups_take_the_tightest_node_so_that_large_ones_find_theirs() -> None:

@@ -11,6 +11,7 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
+from tandem.config.checkpointfolder import find_checkpoint
 from tests.cli.commands import tandem
 
 SETTINGS = (
@@ -63,6 +64,25 @@ def test_a_run_killed_after_its_second_step_ends_as_one_that_was_not(whole: Path
         assert (run / "export" / file.name).read_bytes() == file.read_bytes()
     again = tandem("train", "demo", "run_dir=run", "resume=auto", *SETTINGS, cwd=tmp_path)
     assert (again.code, again.out) == (0, "finished: all 4 steps of run were done before\n")
+
+
+def test_a_branch_in_another_folder_can_be_gone_on_with_by_itself(whole: Path, tmp_path: Path) -> None:
+    """With a reference policy that a warm start made: it must be there too."""
+    longer = (*SETTINGS, "trainer.total_steps=5", "trainer.save_freq=1", "trainer.keep_last=1", "trainer.keep_best=true")
+    ended = tandem("train", "demo", f"resume={whole}", "run_dir=branch", *longer, "--json", cwd=tmp_path, timeout=300)
+    assert ended.code == 0, ended.err
+    branch = tmp_path / "branch"
+    shards = [
+        {
+            name: file["blake3"]
+            for name, file in json.loads((run / "checkpoints/reference/manifest.json").read_text())["files"].items()
+            if name.endswith(".distcp")
+        }
+        for run in (branch, whole)
+    ]
+    assert shards[0] == shards[1], "the branch has the reference of the run that it came from"
+    assert find_checkpoint("auto", branch).step == 5
+    assert [row["step"] for row in metrics_of(branch) if "grad_norm" in row] == [5]
 
 
 def test_a_damaged_checkpoint_is_refused_by_name_and_nothing_is_lost(whole: Path, tmp_path: Path) -> None:

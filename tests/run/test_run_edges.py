@@ -149,9 +149,9 @@ def test_the_trainer_makes_room_before_generators_start_and_they_sleep_until_the
     builder = SimpleNamespace(banned_token_ids=list, stop_token_ids=list)
     monkeypatch.setattr(assemble.Run, "builder", builder, raising=False)
     for task, expected in {
-        "train": ["trainers.start", "trainers.offload", "generators.start", "generators.sleep"],
+        "train": ["Group.wait_until_ready", "trainers.start", "trainers.offload", "generators.start", "generators.sleep"],
         "sft": ["trainers.start", "trainers.offload"],
-        "eval": ["generators.start"],
+        "eval": ["Group.wait_until_ready", "generators.start"],
     }.items():
         calls.clear()
         assemble.assemble(load("demo", env={}), None, task, tmp_path, Tracker(tmp_path))
@@ -163,11 +163,11 @@ def test_a_stop_saves_before_it_validates_and_no_reference_is_kept_without_a_kl_
     monkeypatch.setattr(loop, "validate", lambda run, step: run.calls.append("validate"))
     run = Recorder("algorithm.kl.coef=0")
     loop.train(run)
-    calls = [call for call in run.calls if call not in ("go_on_after", "note", "prune")]
+    calls = [call for call in run.calls if call not in ("_go_on_after", "go_on_after", "note", "prune")]
     assert calls == ["start_optimizer", "publish", "validate", "one_step", "step", "save", "validate", "export"]
     run = Recorder("algorithm.kl.coef=0.1")
     loop.train(run)
-    assert run.calls.index("keep_reference") < run.calls.index("start_optimizer")
+    assert run.calls.index("_keep_reference") < run.calls.index("start_optimizer")
 
 
 HOLD_SEGMENT = """

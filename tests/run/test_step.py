@@ -21,6 +21,15 @@ def groups(samples) -> list[list[float]]:
     return [[s.reward for s in samples if s.group == group] for group in range(1 + max(s.group for s in samples))]
 
 
+def test_a_checkpoint_saved_in_the_middle_of_a_step_goes_on_from_the_rows_before_it(tmp_path):
+    run = FakeRun(tmp_path, [[MIXED]], *OFF)
+    run.loader_state = {"position": 8}
+    with run.changing_weights(3):
+        pass
+    run.loader_state = {"position": 16}  # drawn for step 4, which then failed
+    assert (run.trained_version, run.trained_loader_state) == (3, {"position": 8})
+
+
 # dynamic sampling
 
 

@@ -11,8 +11,9 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
+from tandem.errors import UserError
 from tandem.track.metrics import MetricsLog, read_metrics
-from tandem.track.rollouts import SCHEMA, read_last_rollouts, write_rollouts
+from tandem.track.rollouts import SCHEMA, read_last_rollouts, remove_rollouts_after, write_rollouts
 from tandem.track.summary import summarize, summary_table
 
 
@@ -134,3 +135,21 @@ def test_summary_table_shows_every_figure() -> None:
     assert rows["seconds in rollout"] == "3.000"
     assert rows["seconds in update"] == "12.3"
     assert (rows["report"], rows["other"]) == ("r/report.html", "x")
+
+
+def test_going_on_forgets_later_steps_and_a_torn_line_and_names_a_broken_one(tmp_path):
+    log = MetricsLog(tmp_path)
+    for step in (1, 2, 3):
+        log.append({"step": step, "reward/mean": 0.5})
+    with log.path.open("a") as file:
+        file.write('{"step": 4, "rew')
+    assert [row["step"] for row in log.cut_after(2)] == [1, 2]
+    assert log.path.read_text() == '{"step": 1, "reward/mean": 0.5}\n{"step": 2, "reward/mean": 0.5}\n'
+    (tmp_path / "rollouts").mkdir()
+    for name in ("step_000002", "step_000003", "step_old"):
+        (tmp_path / "rollouts" / f"{name}.parquet").touch()
+    remove_rollouts_after(tmp_path, 2)
+    assert sorted(path.stem for path in (tmp_path / "rollouts").iterdir()) == ["step_000002", "step_old"]
+    log.path.write_text('{"step": 1}\nbroken\n{"step": 2}\n')
+    with pytest.raises(UserError, match="line 2 of"):
+        read_metrics(tmp_path)

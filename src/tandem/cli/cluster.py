@@ -45,10 +45,10 @@ def check_cluster(recipe: Recipe, overrides: Overrides = None, timeout_s: Timeou
     folder = Path(config.run_dir or "runs")
     with result_stream(as_json) as result:  # Ray writes warnings to standard output
         try:
-            ray_cluster.start(config, device)
+            joined = ray_cluster.start(config, device)
             folder.mkdir(parents=True, exist_ok=True)
             with tempfile.NamedTemporaryFile(dir=folder, prefix=".cluster-check-") as mark:
-                places = cluster_check.look_around(config, device, str(Path(mark.name).resolve()), timeout_s)
+                places = cluster_check.look_around(config, device, joined, str(Path(mark.name).resolve()), timeout_s)
         finally:
             import ray
 

@@ -14,6 +14,7 @@ from tandem.config.modelfolder import check_config, check_model
 from tandem.config.preflight import Task, preflight
 from tandem.config.schema import Config
 from tandem.qwen3_5.tiny import layout_sizes
+from tandem.rewards import check_names
 
 
 def prepare(
@@ -22,6 +23,7 @@ def prepare(
     """Load, cross-check, also with the model, and, unless `dry_run`, name the run's folder and look at this machine. Raises UserError."""
     config = load(recipe, overrides, env, lambda: devices.find()[0].NAME)
     check(config)
+    check_names(config.reward.name, config.reward.also)
     if config.prepare == "demo" and not config.model.path:
         text, vision = layout_sizes("demo")
         check_layout(text, config.parallel, vision)

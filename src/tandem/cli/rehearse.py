@@ -27,7 +27,7 @@ def rehearse(recipe: Recipe, overrides: Overrides = None, quiet: Quiet = False, 
     """
     config = load(recipe, overrides or (), find_device=devices.likely)
     check(config)
-    _, broken = legal_shapes(config)
+    shapes, broken = legal_shapes(config)
     if broken:
         Terminal(highlight=False).print(show_refusal(broken))
         raise typer.Exit(2)
@@ -39,7 +39,7 @@ def rehearse(recipe: Recipe, overrides: Overrides = None, quiet: Quiet = False, 
     with result_stream(as_json) as result:
         with Console(quiet=quiet) as console:
             console.emit(PhaseStarted(what))
-            done = run(config)
+            done = run(config, dense=not shapes.num_experts)
             console.emit(PhaseEnded(what, done.seconds))
         if as_json:
             result.write(json.dumps(asdict(done) | {"ok": not done.faults}, indent=2) + "\n")

@@ -24,6 +24,7 @@ def start(task: Task, recipe: str, overrides: Sequence[str], *, dry_run: bool = 
         sys.stdout.write(config.model_dump_json(indent=2) + "\n" if as_json else resolved_yaml(config) + _comments(config))
         return
     if task in ("train", "demo") and (steps := finished_steps(config)):
+        _sweep(Path(config.run_dir))
         told = {"finished": True, "steps": steps, "run_dir": config.run_dir}
         sys.stdout.write(
             json.dumps(told, indent=2) + "\n" if as_json else f"finished: all {steps} steps of {config.run_dir} were done before\n"
@@ -42,6 +43,15 @@ def start(task: Task, recipe: str, overrides: Sequence[str], *, dry_run: bool = 
                 console.emit(summary_table(summary))
         if as_json:
             result.write(json.dumps(summary, indent=2) + "\n")
+
+
+def _sweep(run_dir: Path) -> None:
+    """Remove the shared memory that a run left which was killed at its very end."""
+    from tandem.run.run_dir import only_run_in, shared_memory_prefix
+    from tandem.sync.buckets import cleanup
+
+    with only_run_in(run_dir):
+        cleanup(shared_memory_prefix(run_dir))
 
 
 def _comments(config: Config) -> str:

@@ -5,6 +5,7 @@ has the size and the blake3 of every other file. `run/checkpoints.py` writes it.
 """
 
 import json
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,9 @@ from tandem.config.schema import Config
 from tandem.errors import UserError
 
 FORMAT = 1
+STEP = re.compile(r"step_\d{6,}", re.ASCII)
 FOLDER, MANIFEST, STATE, TRAINERS, REFERENCE = "checkpoints", "manifest.json", "state.json", "trainers", "reference"
+EXPORTED = "export.json"  # in the run's folder: of which step export/ is, once it is whole
 # Settings that may change when a run goes on; keys, or whole sections with a dot.
 FREE = (
     *("run_dir", "resume", "prepare", "recipe", "cluster.", "sync.", "fidelity."),
@@ -28,6 +31,9 @@ FIXED = (
     *("model.path", "model.dtype", "model.freeze_vision", "trainer.seed", "warm_start."),
     *("data.train_files", "data.shuffle", "data.max_prompt_length", "data.filter_overlong", "data.truncation", "data.thinking"),
 )
+
+# What a batch that was made ahead has been made by.
+OF_A_BATCH = ("data.", "rollout.n", "rollout.max_staleness", "rollout.temperature", "rollout.top_p", "rollout.top_k", "algorithm.advantage")
 
 
 @dataclass(frozen=True)
@@ -49,6 +55,8 @@ def find_checkpoint(resume: str, run_dir: Path) -> Checkpoint | None:
     Raises:
         UserError: nothing is there, or a file of it is missing or of another size; names it.
     """
+    if not resume:
+        raise UserError("resume is empty", "it says where a run goes on", "set resume=never, auto, or the path of a checkpoint or a run")
     if resume == "never":
         return None
     if resume == "auto":
@@ -64,8 +72,13 @@ def find_checkpoint(resume: str, run_dir: Path) -> Checkpoint | None:
 
 
 def newest_in(run_dir: Path) -> Path | None:
-    """The folder of a run's last step; half-written ones do not have such a name."""
-    return max((path for path in (run_dir / FOLDER).glob("step_*") if path.name.removeprefix("step_").isdigit()), default=None, key=step_of)
+    """The folder of a run's last step."""
+    return next(reversed(checkpoints_in(run_dir)), None)
+
+
+def checkpoints_in(run_dir: Path) -> list[Path]:
+    """Folders of a run's steps, in their order; half-written ones do not have such a name."""
+    return sorted((path for path in (run_dir / FOLDER).glob("step_*") if STEP.fullmatch(path.name) and path.is_dir()), key=step_of)
 
 
 def step_of(path: Path) -> int:
@@ -103,14 +116,17 @@ def read_manifest(path: Path) -> dict[str, str]:
     return {name: str(told["blake3"]) for name, told in files.items()}
 
 
-def differences(saved: dict[str, Any], now: Config) -> list[tuple[str, Any, Any]]:
+def differences(state: dict[str, Any], now: Config) -> list[tuple[str, Any, Any]]:
     """(key, saved, now) of every setting that differs and is not free to. Defaults stand for settings that the saved run did not know.
+
+    Args:
+        state: of the checkpoint.
 
     Raises:
         UserError: one of them cannot change: the weights, the optimizer or the order of the rows would not fit.
     """
     try:
-        before = Config.model_validate(saved)
+        before = Config.model_validate(state["config"])
     except ValidationError as error:
         where = ".".join(map(str, error.errors()[0]["loc"]))
         raise UserError(
@@ -122,7 +138,8 @@ def differences(saved: dict[str, Any], now: Config) -> list[tuple[str, Any, Any]
         (key, old, new) for key in SETTINGS if (old := value_of(before, key)) != (new := value_of(now, key)) and not _among(key, FREE)
     ]
     changed = [change for change in changed if change[0] != "device" or now.device != "auto"]
-    if fixed := [change for change in changed if _among(change[0], FIXED)]:
+    fixed_keys = FIXED + (OF_A_BATCH if state.get("ahead") else ())
+    if fixed := [change for change in changed if _among(change[0], fixed_keys)]:
         told = "; ".join(f"{key}: {old!r} -> {new!r}" for key, old, new in fixed)
         raise UserError(
             "the checkpoint is of a run with other settings", told, "give the settings that it was saved with, or start anew: resume=never"
@@ -133,7 +150,7 @@ def differences(saved: dict[str, Any], now: Config) -> list[tuple[str, Any, Any]
 def finished_steps(config: Config) -> int:
     """The steps of a run that has done all of them and has exported its policy; 0 of one with something left to do."""
     checkpoint = find_checkpoint(config.resume, Path(config.run_dir))
-    if not checkpoint or not (Path(config.run_dir) / "export" / "config.json").is_file():
+    if not checkpoint or exported_step(Path(config.run_dir)) != checkpoint.step:
         return 0
     saved = checkpoint.state["config"]
     same = (
@@ -145,6 +162,12 @@ def finished_steps(config: Config) -> int:
     )  # else it is known once rows are read
     total = config.trainer.total_steps or by_epochs
     return checkpoint.step if total and checkpoint.step >= total else 0
+
+
+def exported_step(run_dir: Path) -> int | None:
+    """The step whose policy the run has exported; None: it has not, or has gone on since."""
+    file = run_dir / EXPORTED
+    return int(_json(file)["step"]) if file.is_file() and (run_dir / "export" / "config.json").is_file() else None
 
 
 def value_of(config: Config, key: str) -> Any:

@@ -160,6 +160,17 @@ def a_target_needs_a_kl_term(config: Config) -> None:
         )
 
 
+def an_adaptive_kl_stays_positive(config: Config) -> None:
+    """A step changes it by a fifth of samples / horizon at most: from five on it could turn around, and pay for drifting."""
+    kl, num_samples = config.algorithm.kl, config.data.train_batch_size * config.rollout.n
+    if kl.target and kl.horizon < num_samples:
+        raise UserError(
+            f"algorithm.kl.horizon = {kl.horizon} is shorter than the {num_samples} samples of a step",
+            "the coefficient would jump, and could become negative",
+            f"set algorithm.kl.horizon={10 * num_samples}",
+        )
+
+
 def dynamic_sampling_can_end(config: Config) -> None:
     if not config.algorithm.dynamic_sampling:
         return
@@ -168,6 +179,12 @@ def dynamic_sampling_can_end(config: Config) -> None:
             f"algorithm.dynamic_sampling with rollout.n = {config.rollout.n}",
             "it replaces prompts whose samples all earn the same, as a single one always does",
             "set rollout.n=2 or more (16 is usual), or algorithm.dynamic_sampling=0",
+        )
+    if config.algorithm.advantage not in GROUP_ADVANTAGES:
+        raise UserError(
+            f"algorithm.dynamic_sampling with algorithm.advantage = {config.algorithm.advantage}",
+            "it leaves out groups that all earn the same, which teach nothing only where samples are compared within their group",
+            f"set algorithm.advantage to one of {', '.join(GROUP_ADVANTAGES)}, or algorithm.dynamic_sampling=0",
         )
     if not config.trainer.total_steps:
         raise UserError(
@@ -323,6 +340,7 @@ RULES = (
     clips_are_in_order,
     kl_in_the_reward_needs_a_weight,
     a_target_needs_a_kl_term,
+    an_adaptive_kl_stays_positive,
     dynamic_sampling_can_end,
     a_penalty_leaves_room_to_answer,
     a_correction_has_something_to_correct,

@@ -17,6 +17,7 @@ from tandem.errors import UserError
 
 Task = Literal["train", "sft", "eval", "demo"]
 SHM = Path("/dev/shm")
+RUNNING_CLUSTER = "auto"  # the address of whatever cluster runs here
 LOOPBACK = ("127.0.0.1", "localhost")
 DEFAULT_CPU_OBJECT_STORE = 256 << 20
 
@@ -80,7 +81,7 @@ def check_resume(config: Config, task: Task) -> None:
         return
     checkpoint = find_checkpoint(config.resume, Path(config.run_dir).absolute())
     if checkpoint:
-        differences(checkpoint.state["config"], config)
+        differences(checkpoint.state, config)
 
 
 def check_cluster(config: Config) -> None:
@@ -97,7 +98,7 @@ def check_cluster(config: Config) -> None:
 
 def check_address(address: str, timeout_s: float = 5.0) -> None:
     """Raises UserError when nothing listens at HOST:PORT: Ray itself would wait for minutes. An empty address is none, nor is `auto`."""
-    if address in ("", "auto"):
+    if address in ("", RUNNING_CLUSTER):
         return
     host, _, port = address.rpartition(":")
     fix = "start its head with `ray start --head --port PORT`, or leave cluster.address empty for a cluster on this machine"

@@ -72,7 +72,7 @@ def disk(folder: Path) -> Finding:
             "checkpoints and the exported model are written there",
             "make room, or set run_dir",
         )
-    return Finding("disk", f"{_gib(free)} free in {at}", "18 bytes a parameter and checkpoint", "ok")
+    return Finding("disk", f"{_gib(free)} free in {at}", "14 bytes a parameter and checkpoint (bfloat16)")
 
 
 def port_finding(port: int, whose: str, state: State) -> Finding:

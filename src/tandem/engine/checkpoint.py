@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import torch
 from megatron.core import dist_checkpointing, tensor_parallel
+from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 from torch.distributed.checkpoint.api import CheckpointException
@@ -56,7 +57,7 @@ def save(engine, path: Path, *, optimizer: bool = True) -> dict[str, str]:
         dist_checkpointing.save(_sharded_state(engine, is_loading=False) if optimizer else _sharded_model(engine), str(path))
         if optimizer:
             save_file(_random_states(), path / _random_file(rank))
-    except (CheckpointException, OSError) as error:
+    except (CheckpointException, SafetensorError, OSError) as error:
         failures = getattr(error, "failures", {rank: (error, None)})
         why = "; ".join(f"rank {rank}: {cause}" for rank, (cause, _) in sorted(failures.items()))
         raise RunError(f"the checkpoint in {path} could not be written", why, "make room on its disk, or set another run_dir") from error

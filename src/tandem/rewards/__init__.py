@@ -11,7 +11,7 @@ from tandem.errors import UserError
 from tandem.rewards.types import Grade, Item
 from tandem.rewards.user import check_function
 
-__all__ = ["REWARDS", "Grade", "Item", "check_name", "combine", "is_function", "is_url", "parse_also"]
+__all__ = ["REWARDS", "Grade", "Item", "check_name", "check_names", "combine", "is_function", "is_url", "parse_also"]
 
 REWARDS = {  # name -> module
     "geo3k": "tandem.rewards.geo3k",
@@ -80,6 +80,14 @@ def parse_also(entries: list[str]) -> dict[str, float]:
         check_name(name, "reward.also")
         weights[name] = value
     return weights
+
+
+def check_names(name: str, also: list[str]) -> None:
+    """Raises UserError for a grader that does not exist, or that is asked twice."""
+    check_name(name)
+    if name in parse_also(also):
+        why = "a response has one score of each grader"
+        raise UserError(f"reward.also names {name!r}, which is reward.name", why, "leave it out of reward.also")
 
 
 def combine(grade: Grade, format_weight: float, also: Mapping[str, float] | None = None) -> float:

@@ -69,7 +69,7 @@ def _as_grade(value: Any) -> Grade | str:
         return _told(value)
     try:
         return as_grade(value)
-    except ValueError as error:
+    except Exception as error:  # noqa: BLE001 - what a user's code returns may do anything when it is looked at
         return _told(error)
 
 

@@ -14,6 +14,8 @@ from tandem.rewards.work import MAX_TRIES, Work
 
 log = logging.getLogger(__name__)
 
+NO_VERDICT = {"failed", "crashed", "timeout"}
+
 
 class RewardPool:
     """`num_workers` processes with the graders. Not for several threads at once; the thread that makes it must outlive it.
@@ -61,12 +63,26 @@ class RewardPool:
         Raises:
             RunError: a worker does not start, or the grader raises on every item.
         """
-        assert not any(worker.items for worker in self._workers), "the last call did not end"
         work = Work([Item(*fields) for fields in items], on_progress)
+        self._serve(work, lambda: work.done)
+        self._report(work)
+        return [grade for grade in work.grades if grade is not None]
+
+    def wait_until_ready(self) -> None:
+        """Until every process has loaded the graders.
+
+        Raises:
+            UserError: one cannot be loaded.
+            RunError: a process does not start.
+        """
+        self._serve(Work([], None), lambda: all(worker.ready for worker in self._workers))
+
+    def _serve(self, work: Work, is_over: Callable[[], bool]) -> None:
+        assert not any(worker.items for worker in self._workers), "the last call did not end"
         with selectors.DefaultSelector() as selector:
             for worker in self._workers:
                 selector.register(worker.replies, selectors.EVENT_READ, worker)
-            while not work.done:
+            while not is_over():
                 for worker in self._workers:
                     if worker.ready and not worker.items and work.waiting and not worker.take(work):
                         self._replace(worker, work, selector, "crashed")
@@ -77,15 +93,14 @@ class RewardPool:
                 for worker in list(self._workers):
                     if time.monotonic() > worker.deadline:
                         self._replace(worker, work, selector, "timeout")
-        self._report(work)
-        return [grade for grade in work.grades if grade is not None]
 
     def _report(self, work: Work) -> None:
-        """Say what the grader raised. On every item it is a broken grader, which would silently train on zeros."""
-        if work.tracebacks and len(work.tracebacks) == len(work.items):
-            raise RunError(
-                f"the reward {self.name!r} failed on every response", work.tracebacks[0].strip(), "mend the grader, or choose another"
-            )
+        """Say what the grader raised. Without a verdict on any item it is broken, and a run would silently train on zeros."""
+        ends = {grade.reason for grade in work.grades if grade is not None}
+        if ends <= NO_VERDICT and (work.tracebacks or len(work.items) > 1):  # a single item may be a bomb
+            why = work.tracebacks[0].strip() if work.tracebacks else f"on each it ended with: {', '.join(sorted(ends))}"
+            fix = "mend the grader, raise reward.timeout_s, or choose another"
+            raise RunError(f"the reward {self.name!r} failed on every response", why, fix)
         if work.tracebacks:
             log.warning(
                 "the reward %r failed on %d of %d responses; the first:\n%s",

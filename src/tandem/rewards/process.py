@@ -10,7 +10,7 @@ import time
 from contextlib import suppress
 from dataclasses import dataclass
 
-from tandem.errors import RunError
+from tandem.errors import UserError
 from tandem.rewards.wire import receive, send
 from tandem.rewards.work import Work
 
@@ -72,6 +72,7 @@ class Worker:
         requests, replies = starter.fork()
         self.requests, self.replies = os.fdopen(requests, "wb"), os.fdopen(replies, "rb")
         self.num_tries = num_tries  # to start, this one included
+        self.pid = -1
         self.process = -1  # a descriptor of the process, once it is ready: a number could by then be another process's
         self.at_once = self.concurrent = False
         self.items: list[int] = []
@@ -98,7 +99,7 @@ class Worker:
         """Its message, of which at least a part has arrived. False when the process is gone.
 
         Raises:
-            RunError: it cannot load a grader.
+            UserError: it cannot load a grader.
         """
         try:
             message = receive(self.replies)
@@ -108,10 +109,12 @@ class Worker:
             for item, grade in zip(self.items, message):
                 work.answer(item, grade)
         elif "failure" in message:
-            raise RunError(f"the grader {self.terms.names[0]!r} cannot be loaded", message["failure"].strip(), "mend it, or choose another")
+            names = ", ".join(self.terms.names)
+            raise UserError(f"a grader cannot be loaded: {names}", message["failure"].strip(), "mend it, or choose another")
         else:
             self.at_once, self.concurrent = message["at_once"], message["concurrent"]
-            self.process = os.pidfd_open(message["pid"])
+            self.pid = message["pid"]
+            self.process = os.pidfd_open(self.pid)
         self.items, self.deadline = [], float("inf")
         return True
 
@@ -119,7 +122,8 @@ class Worker:
         """Kill the process. One that is not ready yet ends when it finds its pipes closed."""
         if self.ready:
             with suppress(ProcessLookupError):
-                signal.pidfd_send_signal(self.process, signal.SIGKILL)
+                signal.pidfd_send_signal(self.process, 0)  # it is there, and so its number is not another's
+                os.killpg(self.pid, signal.SIGKILL)  # with what a grader has started
             select.select([self.process], [], [], KILL_SECONDS)
             os.close(self.process)
             self.process = -1

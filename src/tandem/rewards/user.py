@@ -89,7 +89,7 @@ def arguments(names: set[str], items: list[Item]) -> dict[str, Any]:
 def as_grade(value: Any) -> Grade:
     """A function's answer about one response. Raises ValueError for what is no score."""
     if isinstance(value, Grade):
-        return value
+        return Grade(_finite(value.accuracy, value), _finite(value.format, value), str(value.reason))
     answer = value if isinstance(value, dict) else {"score": value}
     given = answer.get("score", answer.get("accuracy"))
     score, form = _finite(given, value), _finite(answer.get("format", given), value)

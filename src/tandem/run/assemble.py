@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from tandem.config.folders import cache_dir
-from tandem.config.schema import Config
+from tandem.config.schema import Config, RewardConfig
 from tandem.data import hub
 from tandem.rewards import parse_also
 from tandem.rewards.pool import RewardPool
@@ -28,8 +28,11 @@ def assemble(config: Config, device, task: str, run_dir: Path, track: Tracker) -
         shared = [[id for rank in ranks for id in places[rank][1]] for ranks in seats.shared]
         run.generators = GeneratorGroup(config, seats.generators, shared, str(run_dir), track.note, track.generated)
         run.generators.catch_up = run.catch_up
+        run.graders = graders(config.reward)
     run.prepare_prompts(train=has_trainers, validation=True)
     banned, stop = run.builder.banned_token_ids(), run.builder.stop_token_ids()
+    if has_generators:
+        run.graders.wait_until_ready()  # a grader that cannot be loaded is told before a model is
     if has_trainers:
         with track.phase("starting the training ranks"):
             run.trainers.start(run.model_path, banned)
@@ -40,16 +43,18 @@ def assemble(config: Config, device, task: str, run_dir: Path, track: Tracker) -
             run.generators.start(run.model_path, banned, stop)
         if has_trainers:
             run.generators.sleep()  # until the first publication
-        reward = config.reward
-        run.graders = RewardPool(
-            reward.name,
-            reward.num_workers,
-            reward.timeout_s,
-            also=[*parse_also(reward.also)],
-            batch_size=reward.batch_size,
-            memory_limit_bytes=reward.memory_limit_bytes,
-        )
     return run
+
+
+def graders(reward: RewardConfig) -> RewardPool:
+    return RewardPool(
+        reward.name,
+        reward.num_workers,
+        reward.timeout_s,
+        also=[*parse_also(reward.also)],
+        batch_size=reward.batch_size,
+        memory_limit_bytes=reward.memory_limit_bytes,
+    )
 
 
 def with_assets(config: Config, track: Tracker) -> Config:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from tandem.config.checkpointfolder import FOLDER, FORMAT, MANIFEST, STATE, newest_in, step_of
+from tandem.config.checkpointfolder import FOLDER, FORMAT, MANIFEST, REFERENCE, STATE, STEP, checkpoints_in, newest_in, step_of
 from tandem.engine.export import cannot_write
 from tandem.errors import RunError
 from tandem.sync.digest import file_digest, sync_path
@@ -57,11 +57,26 @@ def _check_all_there(folder: Path, digests: Mapping[str, str]) -> None:
     assert here == digests.keys(), f"files nobody has written: {sorted(here - digests.keys())}"
 
 
+def steps_in(run_dir: Path) -> list[int]:
+    """Steps of the run's checkpoints, in order."""
+    return [step_of(path) for path in checkpoints_in(run_dir)]
+
+
+def set_aside(run_dir: Path, after: int) -> list[int]:
+    """Rename checkpoints of later steps, which are of another course of the run, to step_<n>.aside; returns their steps."""
+    later = [path for path in checkpoints_in(run_dir) if step_of(path) > after]
+    for path in later:
+        aside = path.with_name(path.name + ".aside")
+        shutil.rmtree(aside, ignore_errors=True)
+        os.replace(path, aside)
+    return [step_of(path) for path in later]
+
+
 def prune(run_dir: Path, *, keep_last: int, keep_every: int, best: int | None) -> list[int]:
     """Remove checkpoints, and return their steps: all but the last `keep_last`, each multiple of `keep_every`, and `best`. 0: keeps all."""
     if not keep_last:
         return []
-    steps = sorted(step_of(path) for path in (run_dir / FOLDER).glob("step_*") if path.name.removeprefix("step_").isdigit())
+    steps = steps_in(run_dir)
     kept = {*steps[-keep_last:], *(step for step in steps if keep_every and step % keep_every == 0), best}
     gone = [step for step in steps if step not in kept]
     for step in gone:
@@ -73,14 +88,20 @@ def prune(run_dir: Path, *, keep_last: int, keep_every: int, best: int | None) -
 
 def remove_leftovers(run_dir: Path) -> None:
     """What a killed run left behind: half-written and half-removed folders. One that was to be replaced and was not gets its name back."""
-    for path in (run_dir / FOLDER).glob("*.old"):
-        final = path.with_name(path.name.removesuffix(".old"))
-        if final.exists() or ((newest := newest_in(run_dir)) and step_of(final) < step_of(newest)):
+    for path in _ours(run_dir, ".old"):
+        final = path.with_name(path.stem)
+        newest = newest_in(run_dir)
+        if final.exists() or (newest and STEP.fullmatch(final.name) and step_of(final) < step_of(newest)):
             shutil.rmtree(path, ignore_errors=True)
         else:
             os.replace(path, final)
-    for path in (run_dir / FOLDER).glob("*.tmp"):
+    for path in _ours(run_dir, ".tmp"):
         shutil.rmtree(path, ignore_errors=True)
+
+
+def _ours(run_dir: Path, suffix: str) -> list[Path]:
+    """Folders of that suffix that a run has made; others are their owner's."""
+    return [path for path in (run_dir / FOLDER).glob(f"*{suffix}") if STEP.fullmatch(path.stem) or path.stem == REFERENCE]
 
 
 def share_of(names: Iterable[str], rank: int, num_ranks: int) -> list[str]:

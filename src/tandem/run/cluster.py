@@ -6,20 +6,20 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from tandem.config.preflight import RUNNING_CLUSTER
 from tandem.config.schema import Config
 from tandem.devices import process_environment
 from tandem.errors import UserError
 
 CPU_OBJECT_STORE_BYTES = 256 << 20
-RUNNING_CLUSTER = "auto"  # the address of whatever cluster runs here
 _CONTROLLER_CPUS = 1
 # What training and generation listen to; a run's actors start in Ray's environment, which is that of another shell or machine.
 PASSED_ON = ("ASCEND_", "CANN_", "FLA_", "GLOO_", "HCCL_", "HF_", "MINDSPEED_", "NCCL_", "NVTE_", "PYTORCH_", "TORCH", "TRITON_", "VLLM_")
 LEFT_OUT = re.compile(r"TOKEN|KEY|SECRET|PASSWORD|VISIBLE_DEVICES$|_HOST_IP$|_IF_IP$|_HOME(_PATH)?$|_OPP_PATH$|_AICPU_PATH$")
 
 
-def start(config: Config, device) -> None:
-    """Join the cluster at `cluster.address`, or start one on this machine, bound to loopback.
+def start(config: Config, device) -> bool:
+    """Join the cluster at `cluster.address`, or start one on this machine, bound to loopback. Returns whether it joined one.
 
     Raises:
         UserError: nothing listens at the address.
@@ -32,7 +32,7 @@ def start(config: Config, device) -> None:
     if config.cluster.address:
         try:
             ray.init(address=config.cluster.address, **ours)
-            return
+            return True
         except ConnectionError as error:
             if config.cluster.address != RUNNING_CLUSTER:
                 raise UserError(
@@ -51,6 +51,7 @@ def start(config: Config, device) -> None:
         _node_ip_address="127.0.0.1",
         **ours,
     )
+    return False
 
 
 def actor_environment(config: Config, device, exported: Mapping[str, str] = os.environ) -> dict[str, str]:
@@ -68,8 +69,12 @@ def devices_needed(config: Config) -> int:
     return training + (config.rollout.replicas * config.rollout.tp if own_devices(config) else 0)
 
 
-def check_resources(config: Config, device) -> None:
-    """Raises UserError when the cluster cannot seat the run, instead of waiting for devices for ever; it says which nodes are missing."""
+def check_resources(config: Config, device, joined: bool) -> None:
+    """Raises UserError when the cluster cannot seat the run, instead of waiting for devices for ever; it says which nodes are missing.
+
+    Args:
+        joined: whether the cluster is one that others can join, and not this run's own.
+    """
     import ray
 
     resource, per_node, nodes = device.RAY_RESOURCE, config.trainer.devices_per_node, config.trainer.nnodes
@@ -81,12 +86,12 @@ def check_resources(config: Config, device) -> None:
         return
     needs = f"{nodes} nodes x {per_node}" + (f" + {len(own)} x {config.rollout.tp} for the generators" if own else "")
     there = ", ".join(f"{node.rsplit(':', 1)[0]}: {number}" for node, number in zip(have, capacities))
-    head = config.cluster.address if config.cluster.address not in ("", RUNNING_CLUSTER) else ray.get_runtime_context().gcs_address
+    head = config.cluster.address if config.cluster.address != RUNNING_CLUSTER else ray.get_runtime_context().gcs_address
     raise UserError(
         f"the Ray cluster has {sum(capacities)} {resource} ({there}), the run needs {sum([per_node * nodes, *own])} ({needs})",
         "training ranks of a node, and the workers of a generator, are seated together, one on each device",
         f"on {len(missing)} more {'machine' if len(missing) == 1 else 'machines'}: {join_line(device, max(missing), head)}"
-        if config.cluster.address
+        if joined
         else f"on this machine: {start_head(config, device)}; on each other one: {join_line(device, per_node, '<this machine>:6766')}; "
         "then run again with cluster.address=<this machine>:6766. Or lower trainer.nnodes / trainer.devices_per_node",
     )

@@ -67,10 +67,11 @@ def model_digest(path: str) -> str:
     return hashlib.sha256(b"".join(file.read_bytes() for file in files)).hexdigest()[:12]
 
 
-def look_around(config: Config, device, mark: str, timeout_s: float) -> list[Place]:
+def look_around(config: Config, device, joined: bool, mark: str, timeout_s: float) -> list[Place]:
     """A `Place` for each training rank and generator. `cluster.start` has run.
 
     Args:
+        joined: what that returned.
         mark: a file in the run's folder, which other nodes see when the folder is shared; empty: not looked for.
 
     Raises:
@@ -78,7 +79,7 @@ def look_around(config: Config, device, mark: str, timeout_s: float) -> list[Pla
     """
     import ray
 
-    cluster.check_resources(config, device)
+    cluster.check_resources(config, device, joined)
     seats = cluster.seats(config, device, trainers=True, generators=True, timeout_s=timeout_s)
     probe = ray.remote(Probe)
     variables = list(cluster.actor_environment(config, device))

@@ -68,7 +68,8 @@ class Controller:
         if self.task in ("train", "demo"):
             self._stoppable = True
             loop.train(run, checkpoint)
-            paths["checkpoint"] = str(newest_in(self.run_dir))
+            saved = newest_in(self.run_dir) or (checkpoint.path if checkpoint else None)
+            paths["checkpoint"] = str(saved)
         if self.task == "sft":
             run.export()
         if self.task == "eval":

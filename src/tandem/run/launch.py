@@ -1,6 +1,5 @@
 """The terminal's side of a run: start the cluster and the controller, show the news, and leave nothing behind however it ends."""
 
-import itertools
 import os
 import signal
 import time
@@ -19,7 +18,7 @@ from tandem.config.schema import Config
 from tandem.devices.parts import choose_parts
 from tandem.errors import RunError
 from tandem.plan.before_run import plan_before_run
-from tandem.rewards import check_name, parse_also
+from tandem.rewards import check_names as check_grader_names
 from tandem.run.checkpoints import remove_leftovers
 from tandem.run.processes import end, shared_memory_of
 from tandem.run.run_dir import begin, only_run_in, shared_memory_prefix, write_plan
@@ -63,14 +62,16 @@ def launch(config: Config, task: str, console: Console) -> dict[str, Any]:
 def changes(config: Config, task: str) -> list[str]:
     """Settings that are not those of the checkpoint which the run goes on from, a line each."""
     checkpoint = find_checkpoint(config.resume, Path(config.run_dir)) if task in ("train", "demo") else None
-    changed = differences(checkpoint.state["config"], config) if checkpoint else []
+    changed = differences(checkpoint.state, config) if checkpoint else []
     return [f"resumed with another {key}: {old!r} -> {new!r}" for key, old, new in changed]
 
 
 def _run_to_its_end(config: Config, task: str, run_dir: Path, device, console: Console, stop: "StopSignals") -> dict[str, Any] | None:
     """`_run`, again from the last checkpoint when it fails, `trainer.max_restarts` times at most."""
     restarts = config.trainer.max_restarts if task in ("train", "demo") else 0
-    for restart in itertools.count(1):
+    restart = 0
+    while True:
+        restart += 1
         remove_leftovers(run_dir)
         buckets.cleanup(shared_memory_prefix(run_dir))
         try:
@@ -83,15 +84,13 @@ def _run_to_its_end(config: Config, task: str, run_dir: Path, device, console: C
             config = config.model_copy(update={"resume": "auto" if newest_in(run_dir) else config.resume})
         finally:
             _clean_up(run_dir)
-    raise AssertionError("unreachable")
 
 
 def check_names(config: Config) -> None:
     """Raises UserError for a name that is in none of the tables, before minutes are spent on the way to it."""
     advantages.get(config.algorithm.advantage)
     losses.get(config.algorithm.loss)
-    check_name(config.reward.name)
-    parse_also(config.reward.also)
+    check_grader_names(config.reward.name, config.reward.also)
 
 
 class StopSignals:
@@ -126,9 +125,9 @@ def _run(config: Config, task: str, run_dir: Path, device, console: Console, sto
 
     from tandem.run.controller import Controller
 
-    cluster.start(config, device)
+    joined = cluster.start(config, device)
     stop.listen()  # ray.init installs a handler of its own
-    cluster.check_resources(config, device)
+    cluster.check_resources(config, device, joined)
     controller = cluster.answering_aside(Controller, "news", "stop").options(num_cpus=1).remote(config, task, str(run_dir))
     console.emit(PhaseEnded("starting the cluster", time.monotonic() - began))
     future = controller.run.remote()

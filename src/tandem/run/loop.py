@@ -1,4 +1,4 @@
-"""One step of reinforcement learning, top to bottom, and the loop around it. Nothing of a step happens elsewhere."""
+"""One step of reinforcement learning, top to bottom, and the loop around it. The details are in the files that it calls by name."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -46,7 +46,7 @@ def train(run: Run, checkpoint: Checkpoint | None = None) -> None:
                 run.prune()
             if last:
                 break
-    run.export()
+    run.export(run.trained_version)
 
 
 def is_validated_after(run: Run, step: int) -> bool:

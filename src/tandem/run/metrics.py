@@ -34,7 +34,7 @@ def sample_metrics(samples: list[Sample]) -> dict[str, float]:
     rewards = np.array([s.reward for s in samples])
     groups = np.array([s.group for s in samples])
     lengths = [len(s.completion.token_ids) for s in samples]
-    reasons = Counter(s.reason for s in samples)
+    reasons = Counter(one_word(s.reason) for s in samples)
     reasons["timeout"] += 0  # shown in any case
     also = sorted({name for s in samples for name in s.also})
     return {

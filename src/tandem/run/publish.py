@@ -58,8 +58,12 @@ def publish(
         index = waiting.pop(ready[0])
         if bucket is None:
             continue
-        waiting[trainers.ranks[index].next_bucket.remote(version, prefix, verify_share, False)] = index  # while this one is loaded
-        tell.load(bucket, trainers.ranks[index], trainers.nodes[index])
+        rank, node = trainers.ranks[index], trainers.nodes[index]
+        # First the bytes: a rank answers one call after the other, and its next bucket may need ranks that are asked only once this one is
+        # loaded.
+        data = rank.bucket_bytes.remote(bucket) if tell.is_elsewhere(node) else None
+        waiting[rank.next_bucket.remote(version, prefix, verify_share, False)] = index  # while this one is loaded
+        tell.load(bucket, node, data)
         done.names += [entry.name for entry in bucket.entries if entry.is_last]
         done.num_bytes += sum(entry.num_bytes for entry in bucket.entries)
         done.num_checksums += sum(entry.is_last and bool(entry.checksum) for entry in bucket.entries)
@@ -82,10 +86,12 @@ class Audience:
         """Answers of `method` of every engine; those that fail take no further part."""
         return self._wait({replica: getattr(replica.actor, method).remote(*args) for replica in self.replicas})
 
-    def load(self, bucket: Bucket, rank: Any, node: str) -> None:
-        """Hand over a bucket that lies in the memory of `node`; engines on other nodes get its bytes through Ray's object store."""
-        elsewhere = any(replica.node != node for replica in self.replicas)
-        data = rank.bucket_bytes.remote(bucket) if elsewhere else None
+    def is_elsewhere(self, node: str) -> bool:
+        """Whether an engine is on another node than `node`."""
+        return any(replica.node != node for replica in self.replicas)
+
+    def load(self, bucket: Bucket, node: str, data: Any) -> None:
+        """Hand over a bucket that lies in the memory of `node`; engines on other nodes get `data`, its bytes in Ray's object store."""
         self._wait({replica: replica.actor.load_bucket.remote(bucket, data if replica.node != node else None) for replica in self.replicas})
 
     def _wait(self, calls: dict[Replica, Any]) -> list[Any]:

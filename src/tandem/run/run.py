@@ -1,5 +1,6 @@
 """A run: its parts, made in order, and the few things that are done with several of them at once."""
 
+import json
 import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -10,7 +11,7 @@ from transformers import AutoConfig
 
 from tandem.algorithms.advantages import GREEDY_ADVANTAGES
 from tandem.algorithms.state import AlgorithmState
-from tandem.config.checkpointfolder import FOLDER, REFERENCE, TRAINERS, Checkpoint, read_manifest
+from tandem.config.checkpointfolder import EXPORTED, FOLDER, REFERENCE, TRAINERS, Checkpoint, read_manifest
 from tandem.config.checks import data_parallel_size
 from tandem.config.schema import Config
 from tandem.data.loader import Loader
@@ -65,7 +66,7 @@ class Run:
         if train:
             self.train_prompts = self._prompts("training rows", data.train_files, 0)
             self.loader = Loader(len(self.train_prompts), data.train_batch_size, self.config.trainer.seed, data.shuffle)
-            self.loader_state = self.loader.state_dict()
+            self.loader_state = self.trained_loader_state = self.loader.state_dict()
             if hasattr(self, "generators"):
                 ahead, greedy = self.config.rollout.max_staleness, self.config.algorithm.advantage in GREEDY_ADVANTAGES
                 self.rollouts = Rollouts(self.loader, self.train_prompts, self.generators, ahead=ahead, greedy=greedy)
@@ -102,7 +103,7 @@ class Run:
         """While this lasts no engine can be brought up to date: the trainers' weights are between two versions."""
         with self.trainers.lock:
             yield
-            self.trained_version = step
+            self.trained_version, self.trained_loader_state = step, self.loader_state
 
     def publish(self, version: int) -> dict[str, float]:
         """Bring every generator to the trainers' present weights, those of `version`, and prove it. Returns metrics."""
@@ -171,13 +172,25 @@ class Run:
     def start(self) -> int:
         """Begin with the weights that the trainers hold; returns the steps done: none."""
         config = self.config
-        self.track.go_on_after(-1)
+        self._go_on_after(-1)
         if config.algorithm.kl.coef > 0:
-            self.trainers.keep_reference()
-            if config.warm_start.max_steps:  # else the reference is the start model, which can be loaded again
-                checkpoints.write(self.run_dir / FOLDER / REFERENCE, None, lambda folder: self.trainers.save(folder, optimizer=False))
+            self._keep_reference()
         self.trainers.start_optimizer(config.optimizer.lr, config.optimizer.weight_decay)
         return 0
+
+    def _go_on_after(self, step: int) -> None:
+        """What the folder holds of later steps is of another course of the run."""
+        (self.run_dir / EXPORTED).unlink(missing_ok=True)
+        self.track.go_on_after(step)
+        for later in checkpoints.set_aside(self.run_dir, after=step):
+            self.track.note(f"set aside: the checkpoint of step {later} that was here, as step_{later:06d}.aside")
+
+    def _keep_reference(self) -> None:
+        """The trainers' present weights are the reference. What a warm start made is written down; the start model can be read again."""
+        self.trainers.keep_reference()
+        target = self.run_dir / FOLDER / REFERENCE
+        if self.config.warm_start.max_steps and not target.exists():
+            checkpoints.write(target, None, lambda folder: self.trainers.save(folder, optimizer=False))
 
     def resume(self, checkpoint: Checkpoint) -> int:
         """Go on as if the run had not ended: weights, optimizer, random numbers, rows, reference, records. Returns the steps done.
@@ -191,20 +204,20 @@ class Run:
                 if config.warm_start.max_steps:
                     reference = checkpoint.path.parent / REFERENCE
                     self.trainers.load(reference, read_manifest(reference), optimizer=False)
-                self.trainers.keep_reference()
+                self._keep_reference()
             self.trainers.start_optimizer(config.optimizer.lr, config.optimizer.weight_decay)
             prefix = f"{TRAINERS}/"
             shards = {name.removeprefix(prefix): digest for name, digest in checkpoint.digests.items() if name.startswith(prefix)}
             self.trainers.load(checkpoint.path / TRAINERS, shards)
         self.loader.load_state_dict(state["loader"])
-        self.loader_state = self.loader.state_dict()
+        self.loader_state = self.trained_loader_state = self.loader.state_dict()
         if state.get("ahead"):
             self.rollouts.restore(batch_from_json(state["ahead"], self.train_prompts))
             self.loader.load_state_dict(state["ahead"]["loader"])
         self.algorithm_state = AlgorithmState.from_dict(state["algorithm"])
         if state["config"]["algorithm"]["kl"]["coef"] != config.algorithm.kl.coef:  # it was set anew
             self.algorithm_state.kl_coef = config.algorithm.kl.coef
-        self.track.go_on_after(checkpoint.step)
+        self._go_on_after(checkpoint.step)
         self.track.note(f"resumed after step {checkpoint.step}, from {checkpoint.path}")
         return checkpoint.step
 
@@ -215,7 +228,7 @@ class Run:
         state = {
             "step": step,
             "total_steps": self.total_steps,
-            "loader": self.loader_state,
+            "loader": self.trained_loader_state,
             "ahead": batch_to_json(ahead) if ahead else None,
             "algorithm": self.algorithm_state.to_dict(),
             "config": self.given.model_dump(mode="json"),
@@ -232,7 +245,7 @@ class Run:
 
     def prune(self) -> None:
         trainer = self.config.trainer
-        best = self.track.best_step() if trainer.keep_best else None
+        best = self.track.best_step(checkpoints.steps_in(self.run_dir)) if trainer.keep_best else None
         checkpoints.prune(self.run_dir, keep_last=trainer.keep_last, keep_every=trainer.keep_every, best=best)
 
     def check_shared_folder(self) -> None:
@@ -248,10 +261,13 @@ class Run:
                 "set run_dir to a folder on a file system that every node mounts",
             )
 
-    def export(self) -> Path:
-        """The policy as a Hugging Face folder, export/, laid out like the start model's and read again."""
+    def export(self, step: int = 0) -> Path:
+        """The policy after `step` steps as a Hugging Face folder, export/, laid out like the start model's and read again."""
         with self.track.phase("exporting"):
-            return export.export(self.trainers, Path(self.model_path), self.run_dir / "export")
+            (self.run_dir / EXPORTED).unlink(missing_ok=True)
+            folder = export.export(self.trainers, Path(self.model_path), self.run_dir / "export")
+            (self.run_dir / EXPORTED).write_text(json.dumps({"step": step}), encoding="utf-8")
+            return folder
 
     def close(self) -> None:
         """Stop the graders; Ray's actors end with the cluster."""

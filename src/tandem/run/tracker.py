@@ -2,7 +2,7 @@
 
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -72,9 +72,9 @@ class Tracker:
     def was_validated(self, step: int) -> bool:
         return any(row.get("step") == step and "val/accuracy" in row for row in self.rows)
 
-    def best_step(self) -> int | None:
-        """The step with the best held-out accuracy so far, the later of equals."""
-        scored = [(row["val/accuracy"], row["step"]) for row in self.rows if row.get("val/accuracy") is not None]
+    def best_step(self, among: Sequence[int]) -> int | None:
+        """Of these steps the one with the best held-out accuracy, the later of equals; None when none was validated."""
+        scored = [(row["val/accuracy"], row["step"]) for row in self.rows if row.get("val/accuracy") is not None and row["step"] in among]
         return int(max(scored)[1]) if scored else None
 
     def step(self, metrics: dict[str, float]) -> None:

@@ -9,6 +9,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from tandem.errors import UserError
+
 FILE_NAME = "metrics.jsonl"
 _NAME = re.compile(r"[a-z0-9_]+(/[a-z0-9_]+)*$")
 _log = logging.getLogger(__name__)
@@ -56,4 +58,10 @@ def read_metrics(run_dir: str | Path) -> list[dict[str, float | None]]:
     """The lines of a run's metrics.jsonl in order; [] when there are none yet. A last line without its end is not one."""
     path = Path(run_dir) / FILE_NAME
     lines = path.read_text(encoding="utf-8").split("\n")[:-1] if path.is_file() else []
-    return [json.loads(line) for line in lines]
+    rows = []
+    for number, line in enumerate(lines, 1):
+        try:
+            rows.append(json.loads(line))
+        except ValueError as error:
+            raise UserError(f"line {number} of {path} is not JSON", str(error), "restore the file, or remove that line") from error
+    return rows

@@ -1,6 +1,7 @@
 """`rollouts/step_000012.parquet`: every sample of a step, with its row id, text, tokens, log-probs and grade."""
 
 import os
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -47,7 +48,7 @@ def write_rollouts(run_dir: str | Path, step: int, rows: Sequence[dict[str, Any]
 def remove_rollouts_after(run_dir: str | Path, step: int) -> None:
     """Of steps that will be done again."""
     for path in (Path(run_dir) / "rollouts").glob("step_*.parquet"):
-        if int(path.stem.removeprefix("step_")) > step:
+        if (found := re.fullmatch(r"step_(\d{6,})", path.stem, re.ASCII)) and int(found[1]) > step:
             path.unlink()
 
 
