@@ -57,9 +57,11 @@ class RemoteEngine:
         self.version += 1
         self.begin_update(self.version)
         writer = BucketWriter(SHARED_MEMORY, f"tandem-test-{os.getpid()}", bucket_bytes)
-        for bucket in writer.write(tensors.items() if isinstance(tensors, dict) else tensors, self.version):
-            self.load_bucket(change_bucket(bucket))
-        writer.close()
+        try:
+            for bucket in writer.write(tensors.items() if isinstance(tensors, dict) else tensors, self.version):
+                self.load_bucket(change_bucket(bucket))
+        finally:
+            writer.close()
         return self.finish_update(self.version, expected_names or list(dict(tensors)))
 
     def close(self) -> None:

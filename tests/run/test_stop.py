@@ -11,6 +11,8 @@ from pathlib import Path
 import psutil
 import pytest
 
+from tandem.run.run_dir import shared_memory_prefix
+
 MOMENTS = {  # what the terminal has shown when the signal comes
     "while Ray starts": "starting the cluster",
     "while Megatron starts": "starting the training ranks",
@@ -48,7 +50,7 @@ def wait_for_line(process: subprocess.Popen, text: str, limit_s: float) -> None:
     raise AssertionError(f"the run ended before it showed {text!r}")
 
 
-def assert_nothing_left(mark: str, shared_before: set[str]) -> None:
+def assert_nothing_left(mark: str, run_dir: Path) -> None:
     ends = time.monotonic() + 5  # Ray's own reaper may need a moment
     while (left := marked(mark)) and time.monotonic() < ends:
         time.sleep(0.2)
@@ -56,12 +58,12 @@ def assert_nothing_left(mark: str, shared_before: set[str]) -> None:
     for process in left:
         process.kill()
     assert not names, names
-    assert {name for name in os.listdir("/dev/shm") if name.startswith("tandem-")} <= shared_before
+    assert [name for name in os.listdir("/dev/shm") if name.startswith(shared_memory_prefix(run_dir))] == []
 
 
 @pytest.mark.parametrize("moment", MOMENTS)
 def test_ctrl_c_leaves_nothing_behind(moment, tmp_path):
-    mark, shared_before = uuid.uuid4().hex, set(os.listdir("/dev/shm"))
+    mark = uuid.uuid4().hex
     steps = ["warm_start.max_steps=0"] if "step" in moment else []
     process = start(tmp_path / "run", mark, *steps)
     try:
@@ -73,6 +75,6 @@ def test_ctrl_c_leaves_nothing_behind(moment, tmp_path):
         assert "Traceback" not in output
     finally:
         process.kill()
-        assert_nothing_left(mark, shared_before)
+        assert_nothing_left(mark, tmp_path / "run")
     if "step" in moment:
         assert list((tmp_path / "run" / "checkpoints").glob("step_*")), "the step that was running is saved first"
