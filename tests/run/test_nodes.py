@@ -65,8 +65,7 @@ def test_a_cluster_that_cannot_seat_the_run_is_told_at_once_with_the_line_to_typ
 
 
 def test_two_nodes_train_with_two_ranks_and_a_generator_each(tmp_path: Path) -> None:
-    """A rank publishes experts of its own while it takes part in gathering what the other publishes, in many small buckets: asking it for a
-    bucket's bytes behind the next bucket, for the other node's engine, would wait for ever."""
+    """A rank publishes experts of its own while it takes part in gathering what the other publishes; buckets go to the other node too."""
     layout = ("trainer.nnodes=2", "trainer.devices_per_node=2", "parallel.tp=2", "parallel.ep=2", "sync.bucket_bytes=1048576")
     with cluster_of(2, 4, "CPU") as address:
         ended = tandem(
