@@ -1,6 +1,7 @@
 """Bad input to the real command: within ten seconds one message with what, why and how to fix, exit code 2, no traceback, nothing left."""
 
 import json
+import re
 import socket
 from collections.abc import Iterator
 from io import BytesIO
@@ -49,7 +50,7 @@ def refused(tmp_path: Path, *arguments: str, command: str = "train") -> str:
     assert ended.out == ""
     assert not (tmp_path / "runs").exists()
     log = tmp_path / "cache" / "tandem" / "error.log"
-    assert "UserError" in log.read_text()  # where the traceback went
+    assert re.search("UserError|BadRow", log.read_text())  # where the traceback went
     return ended.err
 
 

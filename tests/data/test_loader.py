@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tandem.data.loader import Loader
+from tandem.data.mix import parse_weights, shares
 from tandem.errors import UserError
 
 
@@ -96,3 +97,61 @@ def test_a_state_of_another_order_is_refused(key, other):
     with pytest.raises(UserError, match=f"{key} was {settings[key]}, now {other}"):
         loader.load_state_dict(state)
     assert loader.position == 0
+
+
+SOURCES = ["a"] * 6 + ["b"] * 4 + ["c"] * 2
+
+
+def mixed(shuffle: bool = True, batch_size: int = 5, **weights: float) -> Loader:
+    return Loader(len(SOURCES), batch_size, seed=7, shuffle=shuffle, sources=SOURCES, weights=weights)
+
+
+def test_shares_follow_the_weights_and_add_up():
+    assert shares(12, {"a": 1, "b": 1, "c": 2}) == {"a": 3, "b": 3, "c": 6}
+    assert shares(10, {"a": 1, "b": 1, "c": 1}) == {"a": 4, "b": 3, "c": 3}
+    assert shares(2, {"a": 1000, "b": 1}) == {"a": 2, "b": 0}
+
+
+@pytest.mark.parametrize("shuffle", [True, False])
+def test_each_source_has_its_share_of_every_epoch_and_all_its_rows_before_any_again(shuffle):
+    rows = flat(take(mixed(shuffle, batch_size=1, a=1, b=1, c=2), 12 * 6))
+    for epoch in range(6):
+        part = [SOURCES[row] for row in rows[12 * epoch : 12 * epoch + 12]]
+        assert {name: part.count(name) for name in "abc"} == {"a": 3, "b": 3, "c": 6}
+        for name in "abc":
+            counts = [rows[: 12 * epoch + 12].count(row) for row in range(12) if SOURCES[row] == name]
+            assert max(counts) - min(counts) <= 1, "a row came again before another came"
+
+
+def test_without_shuffling_sources_take_turns():
+    assert [SOURCES[row] for row in flat(take(mixed(False, batch_size=1, a=1, b=1, c=2), 4))] == ["c", "a", "b", "c"]
+
+
+def test_a_mixed_order_goes_on_from_any_position_and_only_with_its_weights():
+    whole = flat(take(mixed(a=1, b=1, c=2), 20))
+    first = mixed(a=1, b=1, c=2)
+    take(first, 7)
+    state = json.loads(json.dumps(first.state_dict()))
+    second = mixed(batch_size=3, a=1, b=1, c=2)
+    second.load_state_dict(state)
+    assert flat(take(second, 21)) == whole[35:98]
+    with pytest.raises(UserError, match=r"weights was .*2.*, now .*3"):
+        mixed(a=1, b=1, c=3).load_state_dict(state)
+    with pytest.raises(UserError, match=r"weights was \{\}"):
+        mixed(a=1, b=1, c=2).load_state_dict(Loader(12, 5, seed=7).state_dict())
+
+
+@pytest.mark.parametrize(
+    ("entries", "what"),
+    [
+        (["a=1", "b=1"], "no weight for 'c'"),
+        (["a=1", "b=1", "c=1", "d=1"], "a weight for 'd'"),
+        (["a=1", "b=x", "c=1"], "'b=x'"),
+        (["a=0", "b=1", "c=1"], "'a=0'"),
+        (["a"], "'a'"),
+    ],
+)
+def test_weights_that_do_not_fit_the_rows_are_refused(entries, what):
+    with pytest.raises(UserError, match=what):
+        parse_weights(entries, SOURCES)
+    assert parse_weights(["a=1", "b=2.5", "c=1e-3"], SOURCES) == {"a": 1.0, "b": 2.5, "c": 0.001}

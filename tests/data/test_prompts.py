@@ -9,7 +9,8 @@ from PIL import Image
 
 from tandem.config.schema import DataConfig
 from tandem.data.images import decode_rgb
-from tandem.data.prompts import PromptBuilder, build_prompts
+from tandem.data.prompt_set import build_prompts
+from tandem.data.prompts import PromptBuilder
 from tandem.errors import UserError
 from tests.data.files import encoded, picture, row
 
@@ -140,17 +141,17 @@ def test_rows_past_the_limit_are_left_out_and_counted_and_one_at_the_limit_stays
     short, long = row("1 2 3"), row("1 2 3 4 5 6 7 8 9")
     limit = len(builder_with().build(short).token_ids)
     made = build_prompts([long, short, long], builder_with(max_prompt_length=limit))
-    assert [len(p.token_ids) for p in made.prompts] == [limit]
+    assert [len(p.token_ids) for p in made] == [limit]
     assert made.num_overlong == 2
     made = build_prompts([short, short], builder_with(max_prompt_length=limit - 1, filter_overlong=False, truncation="left"))
-    assert [len(p.token_ids) for p in made.prompts] == [limit - 1] * 2 and made.num_overlong == 0
+    assert [len(p.token_ids) for p in made] == [limit - 1] * 2 and made.num_overlong == 0
 
 
 def test_image_tokens_count_towards_the_limit(builder_with):
     plain, with_image = row("What is it?"), row("<image>What is it?", [encoded(picture(96, 96))])
     limit = len(builder_with().build(plain).token_ids) + 20
     made = build_prompts([plain, with_image], builder_with(max_prompt_length=limit))
-    assert [p.row for p in made.prompts] == [plain] and made.num_overlong == 1
+    assert [p.row for p in made] == [plain] and made.num_overlong == 1
 
 
 def test_no_row_left_is_an_error_that_says_so(builder_with):

@@ -183,8 +183,8 @@ def test_files_that_are_no_data_are_refused(tmp_path):
     assert "is a folder" in refusal(str(tmp_path)).what
     (tmp_path / "empty.parquet").write_bytes(b"")
     assert refusal(str(tmp_path / "empty.parquet")).why == "it has no bytes"
-    (tmp_path / "rows.jsonl").write_text('{"prompt": "x"}\n')
-    assert "is not a parquet file" in refusal(str(tmp_path / "rows.jsonl")).what
+    (tmp_path / "rows.csv").write_text("prompt,answer\nx,y\n")
+    assert "is not a parquet file" in refusal(str(tmp_path / "rows.csv")).what
     assert refusal(write(tmp_path / "zero.parquet", [])).why == "it has 0 rows"
 
 

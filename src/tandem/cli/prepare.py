@@ -4,6 +4,7 @@ import os
 import sys
 import time
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 
 from tandem import devices
@@ -40,7 +41,7 @@ def prepare(
         from tandem.data.geo3k import fetch_missing
 
         fetch_missing([*config.data.train_files, *config.data.val_files], _say)
-    preflight(config, task, check_files)
+    preflight(config, task, partial(check_files, data=config.data))
     check_hub_model(config)
     return config
 

@@ -25,11 +25,13 @@ FREE = (
     *("run_dir", "resume", "prepare", "recipe", "cluster.", "sync.", "fidelity."),
     *("trainer.total_steps", "trainer.total_epochs", "trainer.save_freq", "trainer.test_freq", "trainer.val_before_train"),
     *("trainer.keep_last", "trainer.keep_every", "trainer.keep_best", "trainer.max_restarts"),
+    *("data.num_workers", "data.keep_bytes", "data.cache", "reward.num_workers"),
 )
 # What the weights, their optimizer or the order of the rows would not fit.
 FIXED = (
     *("model.path", "model.dtype", "model.freeze_vision", "trainer.seed", "warm_start."),
     *("data.train_files", "data.shuffle", "data.max_prompt_length", "data.filter_overlong", "data.truncation", "data.thinking"),
+    *("data.weights", "data.columns.", "data.instruction", "data.source", "data.system_prompt", "data.on_bad_row"),
 )
 
 # What a batch that was made ahead has been made by.

@@ -204,6 +204,22 @@ def a_penalty_leaves_room_to_answer(config: Config) -> None:
         )
 
 
+def columns_come_in_pairs(config: Config) -> None:
+    columns = config.data.columns
+    if bool(columns.prompt) != bool(columns.answer) or ((columns.images or columns.source or columns.response) and not columns.prompt):
+        raise UserError(
+            "data.columns names some columns and not the prompt's and the answer's",
+            "a layout is either known by its columns or named as a whole",
+            "set data.columns.prompt and data.columns.answer, or none of data.columns",
+        )
+    if config.data.instruction and not columns.prompt:
+        raise UserError(
+            "data.instruction without data.columns",
+            "rows of a known layout bring or get their own instruction",
+            "set data.columns.prompt and data.columns.answer, or data.system_prompt instead",
+        )
+
+
 def a_correction_has_something_to_correct(config: Config) -> None:
     algorithm = config.algorithm
     correction = algorithm.correction
@@ -343,6 +359,7 @@ RULES = (
     an_adaptive_kl_stays_positive,
     dynamic_sampling_can_end,
     a_penalty_leaves_room_to_answer,
+    columns_come_in_pairs,
     a_correction_has_something_to_correct,
     betas_are_decay_rates,
     vllm_takes_the_temperatures,

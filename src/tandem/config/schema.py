@@ -23,9 +23,29 @@ class ModelConfig(Section):
     router_z_loss_coef: float = Field(0.0, ge=0, description="loss on large router logits; in RL it costs accuracy; 0: off")
 
 
+class ColumnsConfig(Section):
+    """Names of a file's own columns; empty: a layout that is known by its columns (Geo3K, MATH, GSM8K)."""
+
+    prompt: str = Field("", description="text, or messages; with it, answer is needed")
+    answer: str = Field("", description="the right answer, text or a number")
+    images: str = Field("", description="images, or one; where the prompt has no <image>, they stand before it")
+    source: str = Field("", description="the row's data source")
+    response: str = Field("", description="reference response, for supervised steps")
+
+
 class DataConfig(Section):
-    train_files: list[str] = Field(default_factory=list, description="parquet files in Geo3K's layout")
-    val_files: list[str] = Field(default_factory=list, description="held-out parquet files; empty: no validation")
+    train_files: list[str] = Field(
+        default_factory=list, description="parquet, .jsonl or .arrow files, folders of them, or hf://NAME:SPLIT of the hub"
+    )
+    val_files: list[str] = Field(default_factory=list, description="held-out files; empty: no validation")
+    weights: list[str] = Field(
+        default_factory=list, description="how often rows of each source come, SOURCE=WEIGHT; empty: as many as they are"
+    )
+    columns: ColumnsConfig = ColumnsConfig()
+    instruction: str = Field("", description="with columns: text behind the user's last message")
+    source: str = Field("", description="data source of rows that name none")
+    system_prompt: str = Field("", description="system message of rows that have none")
+    on_bad_row: Literal["error", "skip"] = Field("error", description="a row that cannot be used ends the run, or is left out and counted")
     train_batch_size: int = Field(32, ge=1, description="prompts a step")
     max_prompt_length: int = Field(1024, ge=1, description="tokens, image tokens counted")
     max_response_length: int = Field(2048, ge=1, description="tokens")
@@ -35,6 +55,9 @@ class DataConfig(Section):
     filter_overlong: bool = Field(True, description="drop rows longer than max_prompt_length, and count them")
     shuffle: bool = Field(True, description="a new order each epoch, from trainer.seed")
     thinking: bool = Field(True, description="the template opens <think> (true) or writes an empty thought (false)")
+    num_workers: int = Field(0, ge=0, description="processes that measure prompts before a run; 0: it does so itself")
+    keep_bytes: int = Field(1 << 30, ge=0, description="host memory for processed prompts; others are processed again when they come")
+    cache: bool = Field(True, description="remember the lengths of prompts in the cache folder")
     val_max_rows: int = Field(0, ge=0, description="use only the first rows of the validation files; 0: all")
 
 

@@ -2,6 +2,8 @@
 
 import pyarrow as pa
 
+from tandem.config.schema import DataConfig
+from tandem.data.layouts import Layout, layout_of
 from tandem.errors import UserError
 
 IMAGES = pa.list_(pa.struct([("bytes", pa.binary()), ("path", pa.string())]))
@@ -31,33 +33,35 @@ EXPECTED = {  # column -> the type a message shows
     "reward_model": "struct<style: string, ground_truth: string>",
     "extra_info": "struct<...>",
 }
-REQUIRED = ("data_source", "prompt", "reward_model")  # a text-only file has no images; nothing is read from ability
-PUBLISHED = {"problem": "string", "answer": "string", "images": EXPECTED["images"]}  # Geometry3K as it is published, before processing
+MEANINGS = {"problem": "string", "question": "string", "solution": "string", "answer": "string"}  # of published data sets
 
 
-def is_published(schema: pa.Schema) -> bool:
-    """Whether `schema` is that of the published data set: a problem and its answer, not yet a prompt."""
-    return "prompt" not in schema.names and {"problem", "answer"} <= {*schema.names}
+def check_schema(schema: pa.Schema, path: str, layout: Layout | None = None) -> list[str]:
+    """The columns to read of a file of this layout (None: that which its columns say).
 
-
-def check_schema(schema: pa.Schema, path: str) -> list[str]:
-    """The columns to read. Raises `UserError` when `schema` lacks a required one, or one has a type that cannot be read."""
-    columns, required = (PUBLISHED, ("problem", "answer")) if is_published(schema) else (EXPECTED, REQUIRED)
-    for name, expected in columns.items():
+    Raises:
+        UserError: `schema` lacks a needed one (nothing is read from ability, and a text-only file has no images), or one has a type that
+            cannot be read.
+    """
+    layout = layout or layout_of(schema.names, DataConfig())
+    fits = FITS if layout.name != "data.columns" else dict.fromkeys(layout.read, _fits_mapped)
+    for name in layout.read:
+        expected = (EXPECTED | MEANINGS).get(name, "string")
         if name not in schema.names:
-            if name in required:
+            if name in layout.needed or layout.name == "data.columns":
                 raise UserError(
                     f"{path}: column {name!r} is missing",
                     f"the file has only {', '.join(schema.names) or 'no columns'}",
-                    f"write the file in Geo3K's layout, with {name}: {expected}",
+                    f"write the file in Geo3K's layout, with {name}: {expected}; or name its own columns: data.columns.prompt, .answer",
                 )
-        elif not _FITS[name](schema.field(name).type):
+        elif name in fits and not fits[name](schema.field(name).type):
+            mapped = "text, a number, messages or images, as it is used"
             raise UserError(
                 f"{path}: column {name!r} has type {schema.field(name).type}",
-                f"it must be {expected}",
+                f"it must be {mapped if layout.name == 'data.columns' else expected}",
                 "write the column again with that type (an explicit pyarrow schema keeps it)",
             )
-    return [name for name in columns if name in schema.names]
+    return [name for name in layout.read if name in schema.names]
 
 
 def _is_string(kind: pa.DataType) -> bool:
@@ -107,12 +111,20 @@ def _fits_extra(kind: pa.DataType) -> bool:
     return pa.types.is_struct(kind) or pa.types.is_null(kind)
 
 
-_FITS = {
+def _fits_mapped(kind: pa.DataType) -> bool:
+    """A user's column: text or a number, messages, images, or one image alone."""
+    one_image = pa.types.is_struct(kind) and _fits_images(pa.list_(kind))
+    return _is_answer(kind) or _fits_messages(kind) or _fits_images(kind) or one_image or _is_string(getattr(kind, "value_type", pa.null()))
+
+
+FITS = {
     "data_source": _is_string,
     "prompt": _fits_messages,
     "images": _fits_images,
     "reward_model": _fits_reward,
     "extra_info": _fits_extra,
     "problem": _is_string,
+    "question": _is_string,
+    "solution": _is_string,
     "answer": _is_answer,
 }

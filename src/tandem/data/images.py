@@ -1,12 +1,41 @@
 """Encoded image files: the cheap check of one, and decoding to RGB."""
 
 from io import BytesIO
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 from PIL import Image, ImageOps, UnidentifiedImageError
 
 # what PIL raises on a bad file; its AVIF decoder raises RuntimeError
 BROKEN = (OSError, SyntaxError, ValueError, RuntimeError, Image.DecompressionBombError)
+
+
+class Unreadable(Exception):
+    """What is wrong with a row; whoever knows the file and the row's number makes a `BadRow` of it."""
+
+    def __init__(self, kind: str, why: str, fix: str):
+        super().__init__(why)
+        self.kind, self.why, self.fix = kind, why, fix
+
+
+def encoded_image(image: dict[str, Any] | None, path: Path) -> bytes:
+    """The encoded image of one entry of a row's images: its bytes, else the file at its path, which is relative to the data file."""
+    image = image or {}
+    data, where = image.get("bytes"), "an image"
+    if data is None and image.get("path"):
+        file = path.parent / image["path"]
+        where = f"image {file}"
+        try:
+            data = file.read_bytes()
+        except (OSError, ValueError) as error:  # ValueError: a null byte in the path
+            why = f"{where} cannot be read: {getattr(error, 'strerror', None) or error}"
+            raise Unreadable("image", why, "an image path is relative to its data file; copy the images beside it") from error
+    if data is None:
+        raise Unreadable("image", "an image has neither bytes nor path", "give it one of the two")
+    if broken := verify_image(data):
+        raise Unreadable("image", f"{where} is broken: {broken}", "replace the image or remove the row")
+    return bytes(data)
 
 
 def verify_image(data: bytes) -> str | None:

@@ -1,12 +1,16 @@
 """A row's one pass through the chat template and the model's processor."""
 
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+import json
+from dataclasses import replace
+from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+from blake3 import blake3
 
 from tandem.config.schema import DataConfig
+from tandem.data.bad_rows import BadRow
 from tandem.data.images import BROKEN, decode_rgb, reason
 from tandem.data.positions import rope_positions
 from tandem.data.rows import IMAGE_MARK
@@ -16,12 +20,6 @@ from tandem.data.types import Prompt, Row
 from tandem.errors import UserError
 
 ASSISTANT = "<|im_start|>assistant\n"
-
-
-@dataclass(frozen=True)
-class PromptSet:
-    prompts: list[Prompt]
-    num_overlong: int  # rows left out because they are longer than data.max_prompt_length
 
 
 class PromptBuilder:
@@ -45,21 +43,26 @@ class PromptBuilder:
             raise UserError(f"model {model_path!r} is no Qwen3.5 vision-language model", why, "set model.path to a Qwen3.5 model")
         if not self.processor.chat_template:
             raise UserError(f"model {model_path!r} has no chat template", "prompts are rendered with it", "add its chat_template.jinja")
-        self.data = data
+        self.model_path, self.data = model_path, data
         self.tokenizer = self.processor.tokenizer
         self.vocab_size = config.get_text_config().vocab_size
         self.merge_size = self.processor.image_processor.merge_size
         self.image_token_id, self.end_token_id = self.tokenizer.convert_tokens_to_ids(["<|image_pad|>", "<|im_end|>"])
         self._stop_ids = _stop_ids(model_path, self.end_token_id)
 
+    @cached_property
+    def fingerprint(self) -> str:
+        """Changes with whatever changes the tokens of a row."""
+        return _fingerprint(self.model_path, self.data)
+
     def build(self, row: Row) -> Prompt:
-        """The whole prompt of `row`, however long. Raises `UserError` naming the row when it cannot be rendered or processed."""
+        """The whole prompt of `row`, however long. Raises `BadRow` naming the row when it cannot be rendered or processed."""
         from jinja2 import TemplateError
 
         try:
             images = [decode_rgb(data) for data in row.images] or None
         except BROKEN as error:
-            raise UserError(f"row {row.id} has a broken image", reason(error), "replace the image or remove the row") from error
+            raise BadRow(f"row {row.id} has a broken image", reason(error), "replace the image or remove the row", "image") from error
         try:
             text = self.processor.apply_chat_template(
                 _messages_in_parts(row), tokenize=False, add_generation_prompt=True, enable_thinking=self.data.thinking
@@ -69,7 +72,7 @@ class PromptBuilder:
             grid = outputs["image_grid_thw"].numpy() if images else None
             position_ids, next_position = rope_positions(token_ids, self.image_token_id, grid, self.merge_size)
         except (ValueError, TemplateError) as error:
-            raise UserError(f"row {row.id} cannot become a prompt", reason(error), "correct the row, or remove it") from error
+            raise BadRow(f"row {row.id} cannot become a prompt", reason(error), "correct the row, or remove it", "prompt") from error
         return Prompt(
             row=row,
             token_ids=token_ids,
@@ -120,25 +123,14 @@ class PromptBuilder:
         return self._stop_ids
 
 
-def build_prompts(rows: list[Row], builder: PromptBuilder, on_progress: Callable[[int, int], None] | None = None) -> PromptSet:
-    """Every row as a prompt no longer than data.max_prompt_length. Only length leaves a row out; any other fault raises.
-
-    Args:
-        on_progress: called with (rows done, rows in all) after each row.
-    """
-    prompts, num_overlong = [], 0
-    for done, row in enumerate(rows, start=1):
-        prompt = builder.build(row)
-        if builder.data.filter_overlong and len(prompt.token_ids) > builder.data.max_prompt_length:
-            num_overlong += 1
-        else:
-            prompts.append(builder.shorten(prompt))
-        if on_progress:
-            on_progress(done, len(rows))
-    if rows and not prompts:
-        limit = builder.data.max_prompt_length
-        raise UserError("no prompt is left", f"all {len(rows)} rows are longer than {limit} tokens", "raise data.max_prompt_length")
-    return PromptSet(prompts, num_overlong)
+def _fingerprint(model_path: str, data: DataConfig) -> str:
+    """Of the files that decide how a row becomes tokens, and of what the template is told."""
+    digest = blake3(json.dumps([data.thinking]).encode())
+    folder = Path(model_path)
+    for file in sorted(folder.glob("*")) if folder.is_dir() else []:
+        if file.suffix in (".json", ".jinja", ".txt") and "safetensors" not in file.name:
+            digest.update(file.name.encode() + file.read_bytes())
+    return digest.hexdigest(16)
 
 
 def _messages_in_parts(row: Row) -> list[dict[str, Any]]:

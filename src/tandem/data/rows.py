@@ -1,51 +1,55 @@
-"""Rows of parquet files in Geo3K's layout: read, checked, and named in every complaint. Imports no torch.
+"""Rows of data files: read, checked, and named in every complaint. Imports no torch.
 
-Columns: data_source, prompt (list of role and content), images (list of bytes or path), reward_model (ground_truth), extra_info; or, as
-Geometry3K is published, problem, answer and images.
+What a file's columns mean is in `layouts.py`, which files there are in `files.py`.
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
 
-from tandem.data.columns import EXPECTED, check_schema, is_published
-from tandem.data.images import verify_image
+from tandem.config.schema import DataConfig
+from tandem.data.bad_rows import BadRow, BadRows
+from tandem.data.columns import EXPECTED, check_schema
+from tandem.data.files import DataFile, Record, expand
+from tandem.data.images import Unreadable, encoded_image
+from tandem.data.json_rows import as_record
+from tandem.data.layouts import IMAGE_MARK, INSTRUCTION, layout_of
 from tandem.data.tokens import reserved_in
 from tandem.data.types import Row
 from tandem.errors import UserError
 
-IMAGE_MARK = "<image>"
+__all__ = ["IMAGE_MARK", "INSTRUCTION", "check_files", "read_rows", "reference_response"]
+
 ROLES = ("system", "user", "assistant")
-# what the field's processing script writes behind a published problem
-INSTRUCTION = (
-    "You FIRST think about the reasoning process as an internal monologue and then provide the final answer. "
-    r"The reasoning process MUST BE enclosed within <think> </think> tags. The final answer MUST BE put in \boxed{}."
-)
+DEFAULTS = DataConfig()
 
 
-def read_rows(paths: list[str]) -> list[Row]:
-    """Every row of `paths`, in order.
+def read_rows(paths: list[str], data: DataConfig = DEFAULTS, bad: BadRows | None = None) -> list[Row]:
+    """Every row of `paths`, in order. Files of one call may have different layouts.
+
+    Args:
+        data: columns, system prompt and what happens to bad rows.
+        bad: counts the rows that are left out.
 
     Raises:
-        UserError: a file is missing, not parquet or empty, a column is missing or has a wrong type, a row is malformed, an image is
-            missing or broken, or the number of image marks is not the number of images. It names file, row (counted from 0) and reason.
+        UserError: a file is missing, not readable as what its name says, or empty; a column is missing or has a wrong type; no row is left.
+        BadRow: a row is malformed, an image is missing or broken, or the number of image marks is not the number of images. It names file,
+            row (counted from 0) and reason. With `data.on_bad_row=skip` it is left out instead.
     """
-    return list(_iter_rows(paths))
+    return list(_iter_rows(paths, data, bad or BadRows(data.on_bad_row == "skip")))
 
 
-def check_files(paths: list[str], supervised: bool = False) -> int:
+def check_files(paths: list[str], supervised: bool = False, data: DataConfig = DEFAULTS) -> int:
     """Check as `read_rows` does, keep nothing, and return the number of rows: the preflight before anything heavy is started.
 
     Args:
         supervised: check too that each row has a reference response.
     """
     num_rows = 0
-    for row in _iter_rows(paths):
+    for row in _iter_rows(paths, data, BadRows(data.on_bad_row == "skip")):
         num_rows += 1
         if supervised:
             reference_response(row)
@@ -66,9 +70,14 @@ def reference_response(row: Row) -> str:
     return response
 
 
-def _iter_rows(paths: list[str]) -> Iterator[Row]:
-    for path, name in zip(paths, _short_names(paths)):
-        yield from _iter_file(Path(path), name)
+def _iter_rows(paths: list[str], data: DataConfig, bad: BadRows) -> Iterator[Row]:
+    files, num_rows = expand(paths), 0
+    for path, name in zip(files, _short_names([str(file) for file in files])):
+        for row in _iter_file(path, name, data, bad):
+            num_rows += 1
+            yield row
+    if files and not num_rows:
+        raise UserError("no row is left", f"{bad.summary}", "mend the rows, or see with data.on_bad_row=error what is wrong")
 
 
 def _short_names(paths: list[str]) -> list[str]:
@@ -85,84 +94,66 @@ def _short_names(paths: list[str]) -> list[str]:
     return names
 
 
-def _iter_file(path: Path, name: str) -> Iterator[Row]:
-    with _open(path) as file:
-        columns = check_schema(file.schema_arrow, str(path))
-        columns += ["videos"] if "videos" in file.schema_arrow.names else []
-        published = is_published(file.schema_arrow)
-        for number, record in enumerate(_records(file, columns, path)):
-            yield _row(_processed(record) if published else record, path, name, number, "images" in columns)
+def _iter_file(path: Path, name: str, data: DataConfig, bad: BadRows) -> Iterator[Row]:
+    with DataFile(path) as file:
+        columns, layout = None, None
+        if file.schema is not None:
+            layout = layout_of(file.schema.names, data)
+            columns = check_schema(file.schema, str(path), layout)
+            columns += ["videos"] if "videos" in file.schema.names else []
+        for number, record in enumerate(file.records(columns)):
+            try:
+                if layout is None or columns is None:
+                    yield _row(as_record(record, data), path, name, number, True, data)
+                else:
+                    assert isinstance(record, dict)
+                    has_images = "images" in columns or bool(data.columns.images)
+                    yield _row(layout.convert(record) | {"videos": record.get("videos")}, path, name, number, has_images, data)
+            except Unreadable as fault:
+                bad.meet(BadRow(f"{path}: row {number} (counted from 0) cannot be used", fault.why, fault.fix, fault.kind))
 
 
-def _processed(record: dict[str, Any]) -> dict[str, Any]:
-    """A published record as the field's processing script writes it."""
-    problem, answer = record["problem"], record["answer"]
-    return {
-        "data_source": "hiyouga/geometry3k",
-        "prompt": None if problem is None else [{"role": "user", "content": f"{problem} {INSTRUCTION}"}],
-        "images": record.get("images"),
-        "reward_model": {"ground_truth": answer},
-        "extra_info": {"question": problem, "answer": answer},
-    }
-
-
-def _open(path: Path) -> pq.ParquetFile:
-    if not path.is_file():
-        what = "is a folder, not a file" if path.is_dir() else "does not exist"
-        raise UserError(f"data file {path} {what}", "rows are read from parquet files", "check data.train_files and data.val_files")
-    try:
-        file = pq.ParquetFile(path)
-    except PermissionError as error:
-        raise UserError(f"data file {path} cannot be opened", str(error), "make the file readable") from error
-    except (pa.ArrowException, OSError) as error:
-        why = "it has no bytes" if path.stat().st_size == 0 else str(error).splitlines()[0]
-        raise UserError(f"data file {path} is not a parquet file", why, "write it as parquet, or name another file") from error
-    if file.metadata.num_rows == 0:
-        file.close()
-        raise UserError(f"data file {path} is empty", "it has 0 rows", "write the file again, or name another one")
-    return file
-
-
-def _records(file: pq.ParquetFile, columns: list[str], path: Path) -> Iterator[dict[str, Any]]:
-    """Some rows at a time, so that a large file is never held twice."""
-    try:
-        for batch in file.iter_batches(batch_size=256, columns=columns):
-            yield from batch.to_pylist()
-    except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
-        raise UserError(f"data file {path} is damaged", str(error).splitlines()[0], "write or copy the file again") from error
-
-
-def _row(record: dict[str, Any], path: Path, name: str, number: int, has_images: bool) -> Row:
-    """One checked row. A null column counts as absent."""
-
-    def fail(reason: str, fix: str) -> UserError:
-        return UserError(f"{path}: row {number} (counted from 0) cannot be used", reason, fix)
-
-    messages = record["prompt"] or []
-    if not messages or any(m is None or m["role"] not in ROLES or m["content"] is None for m in messages):
-        raise fail("the prompt is empty, or a message lacks its role or content", f"give every message content and a role of {ROLES}")
-    if messages[-1]["role"] != "user":
-        raise fail(f"the prompt ends with a message of {messages[-1]['role']}", "end it with the user's question")
+def _row(record: Record, path: Path, name: str, number: int, has_images: bool, data: DataConfig) -> Row:
+    """One checked row. A null column counts as absent. Raises Unreadable."""
+    messages = _messages(record["prompt"] or [], data.system_prompt)
     answer = _answer((record["reward_model"] or {}).get("ground_truth"))
     if not answer.strip():
-        raise fail("its reference answer is null or empty", "give the row its answer: no response could be graded")
-
+        raise Unreadable("answer", "its reference answer is null or empty", "give the row its answer: no response could be graded")
     if record.get("videos"):
-        raise fail("it has a video", "remove the row: only text and images can be trained on")
-    images = [_image_bytes(image, path, fail) for image in record.get("images") or []]
+        raise Unreadable("video", "it has a video", "remove the row: only text and images can be trained on")
+    images = [encoded_image(image, path) for image in record.get("images") or []]
     num_marks = sum(message["content"].count(IMAGE_MARK) for message in messages)
     if num_marks and not has_images:
-        raise fail(f"the prompt has {IMAGE_MARK} but column 'images' is missing", f"add the column images: {EXPECTED['images']}")
+        why = f"the prompt has {IMAGE_MARK} but column 'images' is missing"
+        raise Unreadable("marks", why, f"add the column images: {EXPECTED['images']}")
     if images and num_marks != len(images):
-        raise fail(f"{num_marks} {IMAGE_MARK} marks for {len(images)} images", f"write one {IMAGE_MARK} where each image belongs")
+        why = f"{num_marks} {IMAGE_MARK} marks for {len(images)} images"
+        raise Unreadable("marks", why, f"write one {IMAGE_MARK} where each image belongs")
     return Row(
         id=f"{name}:{number}",
-        data_source=record["data_source"] or "",
-        messages=[{"role": m["role"], "content": m["content"]} for m in messages],
+        data_source=record["data_source"] or data.source,
+        messages=messages,
         images=images,
         ground_truth=answer,
         extra_info=record.get("extra_info") or {},
     )
+
+
+def _messages(messages: list[dict[str, Any] | None], system_prompt: str) -> list[dict[str, str]]:
+    """Checked; `system_prompt` stands before them when they have none of their own."""
+    fix = f"give every message content and a role of {ROLES}"
+    kept: list[dict[str, str]] = []
+    for message in messages:
+        if message is None or message["role"] not in ROLES or message["content"] is None:
+            raise Unreadable("prompt", "the prompt is empty, or a message lacks its role or content", fix)
+        kept.append({"role": message["role"], "content": message["content"]})
+    if not kept:
+        raise Unreadable("prompt", "the prompt is empty, or a message lacks its role or content", fix)
+    if kept[-1]["role"] != "user":
+        raise Unreadable("prompt", f"the prompt ends with a message of {kept[-1]['role']}", "end it with the user's question")
+    if system_prompt and kept[0]["role"] != "system":
+        kept.insert(0, {"role": "system", "content": system_prompt})
+    return kept
 
 
 def _answer(value: str | int | float | None) -> str:
@@ -170,22 +161,3 @@ def _answer(value: str | int | float | None) -> str:
     if isinstance(value, float):
         return np.format_float_positional(value, trim="-") if np.isfinite(value) else ""
     return "" if value is None else str(value)
-
-
-def _image_bytes(image: dict[str, Any] | None, path: Path, fail: Callable[[str, str], UserError]) -> bytes:
-    """The encoded image of one entry of column images: its bytes, else the file at its path, which is relative to the parquet file."""
-    image = image or {}
-    data, where = image.get("bytes"), "an image"
-    if data is None and image.get("path"):
-        file = path.parent / image["path"]
-        where = f"image {file}"
-        try:
-            data = file.read_bytes()
-        except (OSError, ValueError) as error:  # ValueError: a null byte in the path
-            why = f"{where} cannot be read: {getattr(error, 'strerror', None) or error}"
-            raise fail(why, "an image path is relative to its parquet file; copy the images beside it") from error
-    if data is None:
-        raise fail("an image has neither bytes nor path", "give it one of the two")
-    if broken := verify_image(data):
-        raise fail(f"{where} is broken: {broken}", "replace the image or remove the row")
-    return data

@@ -33,6 +33,12 @@ class Prompt:
     image_grid_thw: np.ndarray | None  # [I, 3] int64, in patches
     prefill: str  # what the template already wrote of the assistant's turn, e.g. "<think>\n": graded together with the response
 
+    @property
+    def num_bytes(self) -> int:
+        """Of its arrays."""
+        arrays = (self.token_ids, self.position_ids, self.pixel_values, self.image_grid_thw)
+        return sum(array.nbytes for array in arrays if array is not None)
+
 
 @dataclass(frozen=True)
 class Sequence:

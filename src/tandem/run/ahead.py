@@ -1,5 +1,6 @@
 """Each step's samples: made when the step asks for them, or, one step off policy, while the step before trains."""
 
+from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import Any
@@ -27,7 +28,7 @@ class Rollouts:
         greedy: make a greedy response to each prompt too.
     """
 
-    def __init__(self, loader: Loader, prompts: list[Prompt], generators: GeneratorGroup, *, ahead: int, greedy: bool = False):
+    def __init__(self, loader: Loader, prompts: Sequence[Prompt], generators: GeneratorGroup, *, ahead: int, greedy: bool = False):
         self.loader, self.prompts, self.generators, self.ahead, self.greedy = loader, prompts, generators, ahead, greedy
         self._executor = ThreadPoolExecutor(1, thread_name_prefix="rollout")
         self._pending: Future[Batch] | None = None

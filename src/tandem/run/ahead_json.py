@@ -1,11 +1,10 @@
 """A batch that was made one step ahead, as JSON: part of a checkpoint, since older weights have made it and could not make it again."""
 
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
-from tandem.data.types import Prompt
+from tandem.data.prompt_set import PromptSet
 from tandem.rollout.types import Completion
 from tandem.run.ahead import Batch
 
@@ -20,11 +19,11 @@ def batch_to_json(batch: Batch) -> dict[str, Any]:
     }
 
 
-def batch_from_json(saved: dict[str, Any], prompts: Sequence[Prompt]) -> Batch:
+def batch_from_json(saved: dict[str, Any], prompts: PromptSet) -> Batch:
     """Args: prompts: of the training files, among which the saved rows are."""
-    by_id = {prompt.row.id: prompt for prompt in prompts}
+    numbers = {row.id: number for number, row in enumerate(prompts.rows)}
     completions = [[_read(one) for one in of_prompt] for of_prompt in saved["completions"]]
-    return Batch([by_id[row] for row in saved["rows"]], completions, saved["loader"], [_read(one) for one in saved["greedy"]])
+    return Batch([prompts[numbers[row]] for row in saved["rows"]], completions, saved["loader"], [_read(one) for one in saved["greedy"]])
 
 
 def _completion(one: Completion) -> dict[str, Any]:

@@ -4,15 +4,16 @@ trainer's before it samples anything to learn from."""
 import numpy as np
 
 from tandem.config.schema import FidelityConfig
+from tandem.data.prompt_set import PromptSet
 from tandem.data.types import Prompt, Sequence
 from tandem.errors import RunError
 from tandem.rollout.types import Completion
 
 
-def canary_prompts(prompts: list[Prompt]) -> list[Prompt]:
+def canary_prompts(prompts: PromptSet) -> list[Prompt]:
     """The shortest prompt with an image and the shortest without, as far as there are such."""
-    by_kind = ([p for p in prompts if p.row.images], [p for p in prompts if not p.row.images])
-    return [min(kind, key=lambda prompt: len(prompt.token_ids)) for kind in by_kind if kind]
+    by_kind = ([i for i, row in enumerate(prompts.rows) if row.images], [i for i, row in enumerate(prompts.rows) if not row.images])
+    return [prompts[min(kind, key=lambda index: prompts.lengths[index])] for kind in by_kind if kind]
 
 
 def canary_sequences(prompts: list[Prompt], sung: list[list[Completion]], multiple: int) -> list[Sequence]:

@@ -13,9 +13,13 @@ from tandem.algorithms.advantages import GREEDY_ADVANTAGES
 from tandem.algorithms.state import AlgorithmState
 from tandem.config.checkpointfolder import EXPORTED, FOLDER, REFERENCE, TRAINERS, Checkpoint, read_manifest
 from tandem.config.checks import data_parallel_size
+from tandem.config.folders import cache_dir
 from tandem.config.schema import Config
+from tandem.data.bad_rows import BadRows
 from tandem.data.loader import Loader
-from tandem.data.prompts import PromptBuilder, build_prompts
+from tandem.data.mix import parse_weights
+from tandem.data.prompt_set import PromptSet, build_prompts
+from tandem.data.prompts import PromptBuilder
 from tandem.data.rows import read_rows
 from tandem.data.types import Prompt
 from tandem.doctor.versions import versions
@@ -51,9 +55,9 @@ class Run:
         self.trainers: TrainGroup
         self.generators: GeneratorGroup
         self.graders: RewardPool
-        self.train_prompts: list[Prompt] = []
-        self.val_prompts: list[Prompt] = []
-        self.warm_start_prompts: list[Prompt] = []  # held-out rows that decide when the warm start stops
+        self.train_prompts: PromptSet
+        self.val_prompts: PromptSet | list[Prompt] = []
+        self.warm_start_prompts: PromptSet | list[Prompt] = []  # held-out rows that decide when the warm start stops
 
     def prepare_prompts(self, *, train: bool, validation: bool) -> None:
         """Read the files and process each row once.
@@ -65,7 +69,15 @@ class Run:
         self.builder = PromptBuilder(self.model_path, data)
         if train:
             self.train_prompts = self._prompts("training rows", data.train_files, 0)
-            self.loader = Loader(len(self.train_prompts), data.train_batch_size, self.config.trainer.seed, data.shuffle)
+            sources = [row.data_source for row in self.train_prompts.rows]
+            self.loader = Loader(
+                len(self.train_prompts),
+                data.train_batch_size,
+                self.config.trainer.seed,
+                data.shuffle,
+                sources=sources,
+                weights=parse_weights(data.weights, sources),
+            )
             self.loader_state = self.trained_loader_state = self.loader.state_dict()
             if hasattr(self, "generators"):
                 ahead, greedy = self.config.rollout.max_staleness, self.config.algorithm.advantage in GREEDY_ADVANTAGES
@@ -75,15 +87,19 @@ class Run:
         if train and self.config.warm_start.max_steps and self.config.warm_start.val_files:
             self.warm_start_prompts = self._prompts("held-out rows of the warm start", self.config.warm_start.val_files, 0)
 
-    def _prompts(self, what: str, files: list[str], max_rows: int) -> list[Prompt]:
-        rows = read_rows(files)
+    def _prompts(self, what: str, files: list[str], max_rows: int) -> PromptSet:
+        data = self.config.data
+        bad = BadRows(skip=data.on_bad_row == "skip")
+        rows = read_rows(files, data, bad)
         rows = rows[:max_rows] if max_rows else rows
         with self.track.phase(what, len(rows)) as progress:
-            made = build_prompts(rows, self.builder, progress)
+            made = build_prompts(rows, self.builder, progress, bad=bad, cache=cache_dir() / "lengths" if data.cache else None)
+        if bad.summary:
+            self.track.note(f"{what}: {bad.summary}")
         if made.num_overlong:
             limit = self.config.data.max_prompt_length
             self.track.note(f"{what}: {made.num_overlong} of {len(rows)} left out, longer than data.max_prompt_length={limit}")
-        return made.prompts
+        return made
 
     @property
     def total_steps(self) -> int:
