@@ -304,6 +304,28 @@ def samples_ahead_need_their_own_devices(config: Config) -> None:
         )
 
 
+def replayed_experts_stay_with_their_layer(config: Config) -> None:
+    if config.rollout.router_replay and config.trainer.recompute == "selective":
+        raise UserError(
+            "rollout.router_replay with trainer.recompute = selective",
+            "experts would be computed again apart from their layer, which brings the choices of its micro-batch",
+            "set trainer.recompute=full or none",
+        )
+
+
+def whole_experts_need_several_devices(config: Config) -> None:
+    rollout = config.rollout
+    if rollout.expert_parallel and (rollout.tp == 1 or config.device == "cpu"):
+        one = rollout.tp == 1
+        raise UserError(
+            f"rollout.expert_parallel with {'rollout.tp = 1' if one else 'device = cpu'}",
+            "there is one device to deal experts out to"
+            if one
+            else "vLLM's CPU kernel for experts ends the process when some are elsewhere",
+            "set rollout.expert_parallel=false",
+        )
+
+
 def a_tensor_parallel_group_stays_on_a_node(config: Config) -> None:
     tp, trainer = config.parallel.tp, config.trainer
     if trainer.nnodes > 1 and trainer.devices_per_node % tp:
@@ -370,6 +392,8 @@ RULES = (
     a_generator_fits_on_a_node,
     samples_ahead_need_their_own_devices,
     separate_generators_are_counted,
+    replayed_experts_stay_with_their_layer,
+    whole_experts_need_several_devices,
     ports_differ,
 )
 

@@ -15,8 +15,8 @@ _HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*$")
 _ASK = "set model.path to a Hugging Face folder or hub name of a Qwen3.5 vision-language model"
 
 
-def check_model(path: str, parallel: ParallelConfig) -> None:
-    """Raises UserError unless `path` is a whole Qwen3.5 folder that this layout can cut.
+def check_model(path: str, parallel: ParallelConfig, router_replay: bool = False) -> None:
+    """Raises UserError unless `path` is a whole Qwen3.5 folder that this layout can cut, with experts if their choice is replayed.
 
     A name like `org/name` that is no folder is left to the hub client.
     """
@@ -28,6 +28,10 @@ def check_model(path: str, parallel: ParallelConfig) -> None:
     if not folder.is_dir():
         raise UserError(f"model.path = {path} is a file", "a model is a folder with config.json, weights and tokenizer", _ASK)
     check_config(folder, parallel)
+    if router_replay and not read_json(folder / "config.json")["text_config"].get("num_experts"):
+        raise UserError(
+            "rollout.router_replay with a model without experts", f"{folder} has none, so there is no choice to replay", "set it to false"
+        )
     _check_processor(folder)
     read_headers(folder)
 

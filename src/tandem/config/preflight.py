@@ -32,7 +32,7 @@ def preflight(config: Config, task: Task, check_files: Callable[[list[str], bool
     check_cache(config)
     check_sources(config, task)
     if config.model.path:
-        check_model(config.model.path, config.parallel)
+        check_model(config.model.path, config.parallel, config.rollout.router_replay)
     check_resume(config, task)
     check_cluster(config)
     check_address(config.cluster.address)

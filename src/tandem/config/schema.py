@@ -111,6 +111,7 @@ class BatchConfig(Section):
 
 class RolloutConfig(Section):
     tp: int = Field(1, ge=1, description="tensor parallel size of one generator")
+    expert_parallel: bool = Field(False, description="deal whole experts out to an engine's devices instead of cutting each")
     replicas: int = Field(1, ge=0, description="generators; 0: as many as share all of the trainer's devices")
     n: int = Field(8, ge=1, description="samples a prompt")
     temperature: float = Field(1.0, gt=0, description="sampling temperature; applied again in the trainer's log-probs")
@@ -131,6 +132,9 @@ class RolloutConfig(Section):
         300, gt=0, description="a generator that has not finished one decoding step, or taken one bucket, is hung"
     )
     max_failures: int = Field(3, ge=0, description="generators that may fail in a row before the run stops; each is started anew")
+    router_replay: bool = Field(
+        False, description="record the experts that the generator chooses for each token, and send the trainer's tokens to the same ones"
+    )
     max_staleness: int = Field(
         0, ge=0, le=1, description="1: the next batch is generated while this one trains, by weights one step old; needs placement=split"
     )

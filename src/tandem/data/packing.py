@@ -25,6 +25,7 @@ class PackedBatch:
     pixel_values: np.ndarray | None  # [N, patch_dim] float32
     image_grid_thw: np.ndarray | None  # [I, 3] int64
     num_tokens: int  # without padding
+    experts: np.ndarray | None = None  # [T, layers, k] int16, -1 where the generator chose none
 
 
 def split_among_ranks(lengths: list[int], num_ranks: int) -> list[list[int]]:
@@ -129,6 +130,7 @@ def pack(sequences: list[Sequence], indices: list[int], *, align: int = 1, total
         if score:
             score_index.append(np.arange(start + num_prompt - 1, start + num_tokens - 1))
             segment_ids.append(np.full(num_tokens - num_prompt, which, np.int64))
+    routed = [s.experts if score else None for s in members]
     with_images = [s.prompt for s in members if s.prompt.pixel_values is not None]
     names = members[0].fields if score else ()
     return PackedBatch(
@@ -143,4 +145,16 @@ def pack(sequences: list[Sequence], indices: list[int], *, align: int = 1, total
         pixel_values=np.concatenate([p.pixel_values for p in with_images]) if with_images else None,
         image_grid_thw=np.concatenate([p.image_grid_thw for p in with_images]) if with_images else None,
         num_tokens=sum(s.num_tokens for s in members) if score else 0,
+        experts=_pack_experts(routed, cu_seqlens),
     )
+
+
+def _pack_experts(experts: list[np.ndarray | None], cu_seqlens: list[int]) -> np.ndarray | None:
+    known = [choices for choices in experts if choices is not None]
+    if not known:
+        return None
+    packed = np.full((cu_seqlens[-1], *known[0].shape[1:]), -1, np.int16)
+    for choices, start in zip(experts, cu_seqlens):
+        if choices is not None:
+            packed[start : start + len(choices)] = choices
+    return packed

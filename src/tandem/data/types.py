@@ -47,6 +47,7 @@ class Sequence:
     prompt: Prompt
     response_ids: np.ndarray  # [R] int64
     fields: dict[str, np.ndarray] = field(default_factory=dict)  # name -> [R] float32, e.g. advantages, weights, old_logprobs
+    experts: np.ndarray | None = None  # [T, layers, k] int16: chosen by the generator; -1: not known
 
     @property
     def num_tokens(self) -> int:

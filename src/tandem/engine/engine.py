@@ -13,7 +13,7 @@ from tandem.config.schema import Config
 from tandem.data.types import Sequence
 from tandem.devices.parts import choose_parts
 from tandem.engine import groups, objective, offload, optimizer, schedule
-from tandem.qwen3_5 import weights
+from tandem.qwen3_5 import routing, weights
 from tandem.qwen3_5.build import build_chunks
 from tandem.qwen3_5.checkpoint import HuggingFaceFolder
 from tandem.qwen3_5.config import DTYPES, read_config, transformer_config
@@ -135,7 +135,8 @@ class Engine:
 
         Returns:
             On reporting ranks this rank's share of each metric (add the ranks' shares up); on every rank `grad_norm` (before clipping) and
-            `update_ok`: 0.0, with a norm of NaN, when gradients were not finite and no weight was changed.
+            `update_ok`: 0.0, with a norm of NaN, when gradients were not finite and no weight was changed; and, where the generator's
+            choices of experts are replayed, this rank's share of `routing/num_replayed` and `routing/num_changed`.
         """
         self._here(parameters=True, training=True)
         num_tokens = sum(len(s.response_ids) for s in sequences)
@@ -145,6 +146,7 @@ class Engine:
             chunk.train()
             chunk.zero_grad_buffer()
         self.optimizer.zero_grad()
+        routing.take_counts(self.chunks)  # of scores
         reports = schedule.run(
             self.wrapped,
             self.hf_config,
@@ -159,6 +161,8 @@ class Engine:
         optimizer.set_lr(self.optimizer, lr)
         update_ok, grad_norm = optimizer.step(self.optimizer, self.device.current())
         sums: dict[str, float] = {}
+        if sequences[0].experts is not None:
+            sums["routing/num_replayed"], sums["routing/num_changed"] = routing.take_counts(self.chunks)
         if groups.is_reporter():
             for report in reports:
                 for name, value in report.items():

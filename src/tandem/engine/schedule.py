@@ -44,23 +44,32 @@ def model_input(batch: PackedBatch, hf_config, device: str, *, temperature: floa
     """
     _check_vision_tokens(batch, hf_config)
     to = lambda x: None if x is None else torch.from_numpy(x).to(device)  # noqa: E731
+    layout = sequence_layout(
+        batch.cu_seqlens,
+        torch.from_numpy(batch.position_ids),
+        hf_config.text_config,
+        cp_size=parallel_state.get_context_parallel_world_size(),
+        cp_rank=parallel_state.get_context_parallel_rank(),
+        device=device,
+    )
+    if batch.experts is not None:
+        layout.experts = _my_rows(to(batch.experts), layout.local_L)
     return ModelInput(
         input_ids_T=to(batch.input_ids),
         target_T=to(batch.target),
-        layout=sequence_layout(
-            batch.cu_seqlens,
-            torch.from_numpy(batch.position_ids),
-            hf_config.text_config,
-            cp_size=parallel_state.get_context_parallel_world_size(),
-            cp_rank=parallel_state.get_context_parallel_rank(),
-            device=device,
-        ),
+        layout=layout,
         pixel_values=to(batch.pixel_values),
         image_grid_thw=to(batch.image_grid_thw),
         temperature=temperature,
         banned=torch.tensor(banned, dtype=torch.long, device=device),
         entropy_grad=entropy_grad,
     )
+
+
+def _my_rows(values_T: Tensor, local_L: Tensor | None) -> Tensor:
+    """Those of this context-parallel rank, and of these its tensor-parallel slice: a model with experts is sequence parallel."""
+    rows = values_T if local_L is None else values_T[local_L]
+    return rows.chunk(parallel_state.get_tensor_model_parallel_world_size())[parallel_state.get_tensor_model_parallel_rank()]
 
 
 def _check_vision_tokens(batch: PackedBatch, hf_config) -> None:

@@ -26,6 +26,7 @@ class SequenceLayout(PackedSeqParams):
     local_L: Tensor | None = None  # indices into T of this rank's tokens; None without context parallelism
     gathered_T: Tensor | None = None  # indices into T of the tokens of all ranks, rank after rank
     ungathered_T: Tensor | None = None  # the inverse permutation
+    experts: Tensor | None = None  # [rows of this rank inside a layer, layers, k]: chosen by the generator; -1: not known
 
 
 def context_parallel_slice(boundaries: tuple[int, ...], cp_size: int, cp_rank: int) -> Tensor:

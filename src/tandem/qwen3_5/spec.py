@@ -17,6 +17,7 @@ from tandem.devices.parts import Parts
 from tandem.qwen3_5.attention import GatedSelfAttention, PortableCoreAttention
 from tandem.qwen3_5.delta_net import PackedGatedDeltaNet
 from tandem.qwen3_5.norm import OnesRMSNorm, RMSNorm
+from tandem.qwen3_5.routing import ReplayedLayer
 
 
 class PortableBackend(LocalSpecProvider):
@@ -62,7 +63,7 @@ def decoder_spec(
     here = layer_types[first : first + get_num_layers_to_build(config, vp_stage=vp_stage)]
     layers = [
         ModuleSpec(
-            TransformerLayer,
+            ReplayedLayer if config.num_moe_experts else TransformerLayer,
             submodules=TransformerLayerSubmodules(
                 input_layernorm=norm,
                 self_attention=delta_net if layer_type == "linear_attention" else attention,

@@ -31,6 +31,8 @@ def engine_environment(rollout: RolloutConfig, device: Device) -> dict[str, str]
         "TOKENIZERS_PARALLELISM": "false",
         "OMP_NUM_THREADS": str(rollout.num_threads),
     }
+    if rollout.router_replay and device == "gpu":
+        environment["VLLM_USE_V2_MODEL_RUNNER"] = "1"  # the one that hands out experts
     if device == "cpu":
         environment["VLLM_CPU_OMP_THREADS_BIND"] = "nobind"  # the trainer's processes run on the same cores
     return environment
@@ -47,6 +49,7 @@ def engine_arguments(model_path: str, rollout: RolloutConfig, dtype: str, max_mo
         "max_num_seqs": rollout.max_num_seqs,
         "enforce_eager": rollout.enforce_eager,
         "tensor_parallel_size": rollout.tp,
+        "enable_expert_parallel": rollout.expert_parallel,
         "distributed_executor_backend": "uni" if rollout.tp == 1 else "mp",
         "gpu_memory_utilization": rollout.memory_share,
         "limit_mm_per_prompt": {"image": MAX_IMAGES, "video": 0},
@@ -57,6 +60,10 @@ def engine_arguments(model_path: str, rollout: RolloutConfig, dtype: str, max_mo
         "logprobs_mode": "processed_logprobs",  # after temperature and bans: of the distribution that was sampled from
         "worker_extension_cls": "tandem.rollout.receiver.WeightReceiver",
     }
+    if rollout.router_replay and device == "cpu":
+        arguments["enforce_eager"] = True  # our recorder stands outside of compiled code
+    elif rollout.router_replay:
+        arguments["enable_return_routed_experts"] = True
     if rollout.cache_bytes:
         arguments["kv_cache_memory_bytes"] = rollout.cache_bytes
     return arguments
@@ -125,6 +132,9 @@ class RolloutEngine:
         self._sleeps = can_sleep(rollout, device)
         self._loads_directly = rollout.direct_load and device == "cpu"
         self._asleep: set[Part] = set()
+        self._replays, self._records = rollout.router_replay, rollout.router_replay and device == "cpu"
+        if self._records:
+            self._call("start_recording")
         self.num_steps = 0  # of vLLM, since the start: whoever waits sees that it is alive
 
     def generate(
@@ -152,7 +162,8 @@ class RolloutEngine:
             for i, request in enumerate(requests):
                 ids += self._add(f"{i}", request)
             for i, outputs in self._run(requests):
-                finished[i] = [self._completion(output, requests[i], version) for output in outputs]
+                recorded = self._take_recorded(outputs) if self._records else {}
+                finished[i] = [self._completion(output, requests[i], version, recorded) for output in outputs]
                 if on_finished:
                     on_finished(i, finished[i])
         except BaseException:
@@ -258,7 +269,12 @@ class RolloutEngine:
                         yield i, [outputs[i][j] for j in range(len(outputs[i]))]
             self.num_steps += 1
 
-    def _completion(self, output: Any, request: Request, version: int) -> Completion:
+    def _take_recorded(self, outputs: list[Any]) -> dict[str, np.ndarray]:
+        """{request: [tokens, layers, k] int16}: the experts that the CPU engine's recorder noted."""
+        answer = self._call("take_recorded", [output.request_id for output in outputs])
+        return {name: np.frombuffer(data, np.int16).reshape(-1, *answer["shape"]) for name, data in answer["experts"].items()}
+
+    def _completion(self, output: Any, request: Request, version: int, recorded: dict[str, np.ndarray]) -> Completion:
         (sample,) = output.outputs
         token_ids, logprobs = np.array(sample.token_ids, np.int64), np.array(sample.logprobs.logprobs, np.float32)
         if sample.finish_reason not in ("stop", "length"):
@@ -275,7 +291,11 @@ class RolloutEngine:
             )
         assert not np.isin(token_ids, self._banned).any(), f"a banned token was sampled for row {request.prompt.row.id}"
         text = self._tokenizer.decode(sample.token_ids, skip_special_tokens=True)
-        return Completion(token_ids, logprobs, text, sample.finish_reason, version)
+        experts = None
+        if self._replays:
+            chosen = recorded.get(output.request_id, sample.routed_experts)
+            experts = chosen_experts(chosen, len(request.prompt.token_ids) + len(token_ids), request.prompt.row.id)
+        return Completion(token_ids, logprobs, text, sample.finish_reason, version, experts)
 
     def _call(self, method: str, *args: Any) -> dict[str, Any]:
         """Call every worker's `WeightReceiver`; raise the first fault that one of them answers."""
@@ -284,6 +304,23 @@ class RolloutEngine:
             if "error" in answer:
                 raise RunError(*answer["error"])
         return answers[0]
+
+
+def chosen_experts(chosen: np.ndarray | None, num_tokens: int, row_id: str) -> np.ndarray:
+    """[num_tokens, layers, k] int16 from vLLM's choices for all tokens but the last, which went through no layer: -1.
+
+    Raises:
+        RunError: the engine gave none, or of another number of tokens.
+    """
+    if chosen is None or len(chosen) != num_tokens - 1:
+        found = "no experts" if chosen is None else f"the experts of {len(chosen)} tokens"
+        raise RunError(
+            f"vLLM returned {found} for a sample of row {row_id}, which has {num_tokens} tokens",
+            "rollout.router_replay needs those of every token that went through the model",
+            "set rollout.router_replay=false with this build of vLLM",
+        )
+    last = np.full((1, *chosen.shape[1:]), -1, np.int16)
+    return np.concatenate([chosen.astype(np.int16), last])
 
 
 def check_model_folder(path: Path) -> None:

@@ -12,6 +12,7 @@ from vllm.platforms import current_platform
 from tandem.errors import RunError
 from tandem.rollout.direct import DirectLoader
 from tandem.rollout.reload import LayerwiseLoader
+from tandem.rollout.routing import RoutingRecorder
 from tandem.sync.buckets import BucketReader
 from tandem.sync.types import Bucket
 
@@ -162,6 +163,17 @@ class WeightReceiver:
                 for state in layer.kv_cache:
                     state.zero_()
         return {}
+
+    def start_recording(self) -> dict:
+        """From now on note which experts the routers choose."""
+        self._tandem_recorder = RoutingRecorder(self.model_runner)
+        return {}
+
+    def take_recorded(self, request_ids: list[str]) -> dict:
+        """Returns shape [layers, k] and the experts of each request, int16 bytes, from the first worker: all choose alike."""
+        taken = self._tandem_recorder.take(request_ids)
+        experts = {name: choices.tobytes() for name, choices in taken.items()} if self.rank == 0 else {}
+        return {"shape": list(self._tandem_recorder.shape), "experts": experts}
 
     def loaded_version(self) -> int | None:
         """The version of the weights, or None while or after an update that did not finish."""

@@ -47,3 +47,4 @@ class Completion:
     text: str  # decoded without special tokens, without the prefill
     finish_reason: str  # "stop", "length" or "abort"
     version: int  # the weights' version that made it
+    experts: np.ndarray | None = None  # [prompt + R, layers, k] int16, with rollout.router_replay: the experts of each token; -1: not known

@@ -11,6 +11,7 @@ import ray
 from tandem.config.schema import Config
 from tandem.data.types import Sequence
 from tandem.engine.export import Piece
+from tandem.errors import RunError
 from tandem.run.waiting import wait
 from tandem.run.workers import TrainRank
 
@@ -67,6 +68,8 @@ class TrainGroup:
             for name, value in share.items():
                 if name not in ("grad_norm", "update_ok"):
                     metrics[name] = metrics.get(name, 0.0) + value
+        if "routing/num_replayed" in metrics:
+            metrics |= replayed(sequences, metrics.pop("routing/num_replayed"), metrics.pop("routing/num_changed"))
         return {**metrics, "grad_norm": shares[0]["grad_norm"], "update_ok": min(share["update_ok"] for share in shares)}
 
     def see(self, path: Path) -> list[bool]:
@@ -94,3 +97,24 @@ class TrainGroup:
         """Peaks over the ranks, bytes."""
         shares = self._all("reading memory", "memory")
         return {name: max(share[name] for share in shares) for name in shares[0]}
+
+
+def replayed(sequences: Seq[Sequence], num_replayed: float, num_changed: float) -> dict[str, float]:
+    """`routing/replayed_share` of all choices of experts, and `routing/changed_share`: those of the replayed that the trainer's router
+    would have made otherwise.
+
+    Raises:
+        RunError: not every choice that the generator made was replayed, each once.
+    """
+    chosen = [sequence.experts for sequence in sequences if sequence.experts is not None]
+    num_given = sum(int((experts[:, :, 0] >= 0).sum()) * experts.shape[2] for experts in chosen)
+    if num_replayed != num_given:
+        raise RunError(
+            f"{num_replayed:.0f} choices of experts were replayed, the generator made {num_given}",
+            "the trainer would learn from another model than the one that answered",
+            "this is a bug: report it with the layout; rollout.router_replay=false goes on without",
+        )
+    return {
+        "routing/replayed_share": num_given / sum(experts.size for experts in chosen),
+        "routing/changed_share": num_changed / max(1, num_given),
+    }

@@ -35,7 +35,7 @@ class Sample:
         return self.prompt.prefill + self.completion.text
 
     def sequence(self) -> Sequence:
-        return Sequence(self.prompt, self.completion.token_ids, self.fields)
+        return Sequence(self.prompt, self.completion.token_ids, self.fields, self.completion.experts)
 
     def row(self) -> dict[str, Any]:
         """As it stands in rollouts/step_*.parquet."""
