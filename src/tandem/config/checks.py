@@ -319,9 +319,7 @@ def whole_experts_need_several_devices(config: Config) -> None:
         one = rollout.tp == 1
         raise UserError(
             f"rollout.expert_parallel with {'rollout.tp = 1' if one else 'device = cpu'}",
-            "there is one device to deal experts out to"
-            if one
-            else "vLLM's CPU kernel crashes when some experts are elsewhere",
+            "there is one device to deal experts out to" if one else "vLLM's CPU kernel crashes when some experts are elsewhere",
             "set rollout.expert_parallel=false",
         )
 
