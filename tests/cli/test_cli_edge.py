@@ -75,3 +75,12 @@ def test_a_reader_that_went_away_is_no_traceback(tmp_path: Path) -> None:
         ["bash", "-c", command], capture_output=True, text=True, cwd=tmp_path, env={**os.environ, "PYTHONUNBUFFERED": "1"}
     )
     assert "Traceback" not in done.stderr
+
+
+def test_a_folder_that_was_removed_is_told(tmp_path: Path) -> None:
+    """Every relative path would begin there."""
+    command = f"mkdir {tmp_path}/gone && cd {tmp_path}/gone && rmdir {tmp_path}/gone && exec {sys.executable} -m tandem doctor --quick"
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2] / "src")}
+    ended = subprocess.run(["bash", "-c", command], env=environment, capture_output=True, text=True, timeout=60)
+    assert ended.returncode == 2
+    assert ended.stderr.endswith("paths of files and runs begin there\n  fix: cd to one that exists\n")

@@ -28,6 +28,7 @@ def run(command: Callable[[], object]) -> int:
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, _interrupt)
     try:
+        _check_folder()
         command()
     except UserError as error:
         _say(str(error))
@@ -48,6 +49,13 @@ def run(command: Callable[[], object]) -> int:
         _say(f"unexpected {type(error).__name__}: {' '.join(str(error).split())}\n  log: {_write_traceback()}")
         return 1
     return 0
+
+
+def _check_folder() -> None:
+    try:
+        os.getcwd()
+    except FileNotFoundError as error:
+        raise UserError("the folder you are in has been removed", "paths of files and runs begin there", "cd to one that exists") from error
 
 
 def _interrupt(number: int, frame: FrameType | None) -> None:
