@@ -1,9 +1,13 @@
 """A layout is run with a stand-in of the model, and compared with one process."""
 
 import json
+import subprocess
+import sys
+import time
 from collections import Counter
 from pathlib import Path
 
+import psutil
 import pytest
 
 from tandem.config.layout import check_layout
@@ -29,6 +33,22 @@ def test_four_ranks_do_what_one_does_and_tell_what_they_hold(tmp_path: Path) -> 
     published = Counter(name for rank in told["ranks"] for name in rank["published"])
     assert set(published.values()) == {1}
     assert all(rank["checkpoint_bytes"] > 0 and rank["optimizer_bytes"] >= rank["weight_bytes"] // 2 for rank in told["ranks"])
+
+
+@pytest.mark.parallel
+def test_a_rehearsal_that_is_killed_leaves_no_rank(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "tandem", "rehearse", "qwen3_5_35b_a3b", "device=npu", *SMALL]
+    process = psutil.Popen(command, cwd=tmp_path, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        ends, family = time.monotonic() + 120, []
+        while len(family) < 3:  # the starter, and two ranks at least
+            assert process.poll() is None and time.monotonic() < ends
+            time.sleep(0.1)
+            family = [each for each in process.children(recursive=True) if "tandem.engine.fork_ranks" in " ".join(each.cmdline())]
+    finally:
+        process.kill()
+    _, alive = psutil.wait_procs(family, timeout=10)
+    assert alive == []
 
 
 def test_an_illegal_layout_is_refused_before_anything_starts(tmp_path: Path) -> None:

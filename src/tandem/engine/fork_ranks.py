@@ -9,6 +9,7 @@ import importlib
 import os
 import pickle
 import resource
+import signal
 import socket
 import subprocess
 import sys
@@ -19,6 +20,7 @@ from typing import Any
 
 from tandem.config.schema import ParallelConfig
 from tandem.errors import RunError
+from tandem.lifetime import die_with_parent
 
 
 def fork_ranks(function: str, parallel: ParallelConfig, world_size: int, *, timeout_s: float = 600, **kwargs: Any) -> list[Any]:
@@ -39,7 +41,7 @@ def fork_each(calls: list[tuple[str, ParallelConfig, int, dict[str, Any]]], *, t
     with tempfile.TemporaryDirectory(prefix="tandem-ranks-") as folder:
         (Path(folder) / "calls.pkl").write_bytes(pickle.dumps(calls))
         environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join([os.getcwd(), *sys.path])}
-        command = [sys.executable, "-W", "ignore", "-m", "tandem.engine.fork_ranks", folder]
+        command = [sys.executable, "-W", "ignore", "-m", "tandem.engine.fork_ranks", folder, str(os.getpid())]
         errors = Path(folder) / "stderr"
         with errors.open("wb") as stderr:
             process = subprocess.Popen(command, env=environment, stdin=subprocess.DEVNULL, stderr=stderr, start_new_session=True)
@@ -69,7 +71,9 @@ def _end_session(process: subprocess.Popen) -> None:
     process.wait()
 
 
-def _main(folder: Path) -> int:
+def _main(folder: Path, parent: int) -> int:
+    signal.signal(signal.SIGTERM, lambda *_: os.killpg(0, signal.SIGKILL))  # ranks, and what Megatron has started in them
+    die_with_parent(parent, signal.SIGTERM)
     calls = pickle.loads((folder / "calls.pkl").read_bytes())
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
@@ -99,6 +103,7 @@ def _run_ranks(folder: Path, call, parallel: ParallelConfig, world_size: int, kw
     for rank in range(world_size):
         pid = os.fork()
         if pid == 0:
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
             os._exit(_rank_main(folder, call, parallel, rank, world_size, port, kwargs))
         ranks.append(pid)
     for _ in ranks:
@@ -131,4 +136,4 @@ def _rank_main(folder: Path, call, parallel: ParallelConfig, rank: int, world_si
 
 
 if __name__ == "__main__":
-    sys.exit(_main(Path(sys.argv[1])))
+    sys.exit(_main(Path(sys.argv[1]), int(sys.argv[2])))

@@ -5,23 +5,22 @@ It ends with its parent, and its workers with it. A user's own modules are impor
 fork.
 """
 
-import ctypes
 import gc
 import os
 import signal
 import socket
 import sys
 
+from tandem.lifetime import die_with_parent
 from tandem.rewards.graders import load
 from tandem.rewards.types import Item
 from tandem.rewards.worker import serve
 
 WARM = {"geo3k": "\\boxed{2x}", "math": "\\boxed{2x}", "numeric": "\\boxed{2}"}  # the first call is slow: it fills sympy's caches
-_PR_SET_PDEATHSIG = 1
 
 
 def main(parent: int, descriptor: int, memory_limit_bytes: int, names: list[str]) -> None:
-    die_with_parent(parent)
+    die_with_parent(parent)  # also in the middle of an item; `pool.py` starts this from the thread that grades
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for workers
     os.dup2(2, 1)  # whatever a library prints goes to stderr
@@ -42,18 +41,6 @@ def main(parent: int, descriptor: int, memory_limit_bytes: int, names: list[str]
                 os._exit(0)
             for each in descriptors:
                 os.close(each)
-
-
-def die_with_parent(parent: int) -> None:
-    """SIGKILL when the parent ends, also in the middle of an item, where no end of file is seen. Linux only; elsewhere the pipe must do.
-
-    The kernel means the parent's thread that started this process; `pool.py` starts it from the thread that grades.
-    """
-    if not sys.platform.startswith("linux"):
-        return
-    ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != parent:  # it ended before the line above
-        os._exit(1)
 
 
 if __name__ == "__main__":
