@@ -3,6 +3,7 @@
 Beside them each rank's random number generators, which come back when there are as many ranks.
 """
 
+import queue
 import random
 import re
 from pathlib import Path
@@ -11,6 +12,7 @@ from typing import Any
 import numpy as np
 import torch
 from megatron.core import dist_checkpointing, tensor_parallel
+from megatron.core.dist_checkpointing.strategies import filesystem_async
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
@@ -53,6 +55,9 @@ def save(engine, path: Path, *, optimizer: bool = True) -> dict[str, str]:
     """
     engine.bring_back()
     rank = torch.distributed.get_rank()
+    assert hasattr(filesystem_async, "_results_queue"), "this Megatron-Core keeps the results of its writers elsewhere"
+    # Its own is in a process that imports all of this again, and stays: half a GB a rank. Within this process any queue will do.
+    filesystem_async._results_queue = queue.SimpleQueue()
     try:
         dist_checkpointing.save(_sharded_state(engine, is_loading=False) if optimizer else _sharded_model(engine), str(path))
         if optimizer:

@@ -65,7 +65,7 @@ def fork_each(calls: list[tuple[str, ParallelConfig, int, dict[str, Any]]], *, t
 
 
 def _end_session(process: subprocess.Popen) -> None:
-    """Kill what is left: ranks on a time-out, and the helper process that Megatron's checkpoint writer starts and never ends."""
+    """Kill what is left: ranks on a time-out."""
     with contextlib.suppress(ProcessLookupError):
         os.killpg(process.pid, 9)
     process.wait()
