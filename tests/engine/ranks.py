@@ -1,6 +1,7 @@
 """What the forked ranks of these tests run. Imported in rank processes, never by pytest itself."""
 
 import numpy as np
+import psutil
 
 from tandem.config.schema import Config, ParallelConfig
 from tandem.data.types import Sequence
@@ -70,7 +71,8 @@ def train_and_save(model_path: str, parallel: ParallelConfig, sequences: list[Se
     for _ in range(2):
         engine.update(sequences, supervised=True, lr=1e-3)
     checkpoint.save(engine, Path(folder))
-    return [engine.update(sequences, supervised=True, lr=1e-3) for _ in range(3)][-1]
+    num_children = len(psutil.Process().children())
+    return [engine.update(sequences, supervised=True, lr=1e-3) for _ in range(3)][-1] | {"num_children": num_children}
 
 
 def load_and_train(model_path: str, parallel: ParallelConfig, sequences: list[Sequence], folder: str, **sections) -> dict:

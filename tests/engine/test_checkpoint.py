@@ -19,22 +19,30 @@ SAVED_AND_LOADED = {  # layout and settings, of the run that saves and of the on
 }
 
 
+@pytest.fixture(scope="module")
+def measured(tiny_model, sequences, tmp_path_factory) -> dict[str, tuple[list[dict], list[dict]]]:
+    """Of each case the metrics of the run that saves and of the one that loads, on each rank."""
+    calls = []
+    for case, (saved, settings, loaded, other_settings) in SAVED_AND_LOADED.items():
+        call = {"model_path": str(tiny_model), "sequences": sequences, "folder": str(tmp_path_factory.mktemp(case))}
+        calls.append(("tests.engine.ranks:train_and_save", ParallelConfig(**saved), 2, call | settings))
+        calls.append(("tests.engine.ranks:load_and_train", ParallelConfig(**loaded), 2, call | other_settings))
+    results = fork_each(calls)
+    return {case: (results[2 * i], results[2 * i + 1]) for i, case in enumerate(SAVED_AND_LOADED)}
+
+
 @pytest.mark.parametrize("case", SAVED_AND_LOADED)
-def test_the_steps_after_loading_are_those_that_would_have_come(case, tiny_model, sequences, tmp_path):
-    saved, settings, loaded, other_settings = SAVED_AND_LOADED[case]
-    folder = tmp_path / "checkpoint"
-    folder.mkdir()
-    call = {"model_path": str(tiny_model), "sequences": sequences, "folder": str(folder)}
-    without, after = fork_each(
-        [
-            ("tests.engine.ranks:train_and_save", ParallelConfig(**saved), 2, call | settings),
-            ("tests.engine.ranks:load_and_train", ParallelConfig(**loaded), 2, call | other_settings),
-        ]
-    )
+def test_the_steps_after_loading_are_those_that_would_have_come(case, measured):
+    (saved, _, loaded, _), (without, after) = SAVED_AND_LOADED[case], measured[case]
     losses = [sum(share.get("loss/policy", 0.0) for share in shares) for shares in (without, after)]
     tolerance = 0.0 if saved == loaded else 1e-5
     assert losses[1] == pytest.approx(losses[0], rel=tolerance, abs=0)
     assert after[0]["grad_norm"] == pytest.approx(without[0]["grad_norm"], rel=tolerance, abs=0)
+
+
+def test_saving_leaves_no_process_behind(measured):
+    """Megatron's queue of results would: a process of half a GB that a rank keeps."""
+    assert {share["num_children"] for without, _ in measured.values() for share in without} == {0}
 
 
 def test_a_checkpoint_that_cannot_be_written_is_an_error_that_says_why(tiny_model, tmp_path):
