@@ -1,5 +1,6 @@
 """Prompts: the same ids, pixels and grids as transformers' own processor, the opened thought, length limits, ids that are banned."""
 
+import re
 import shutil
 from dataclasses import replace
 
@@ -226,3 +227,24 @@ def test_the_row_itself_is_not_changed(builder_with):
     original = row("<image>Hello", [encoded(picture())])
     copy = replace(original, messages=[dict(m) for m in original.messages])
     assert builder_with().build(original).row == copy
+
+
+def test_people_see_the_prompt_as_the_template_gave_it(builder_with) -> None:
+    builder = builder_with(max_prompt_length=4096)
+    prompt = builder.build(row("<image>How many?", [encoded(picture(56, 56))]))
+    pads = builder.tokenizer.decode(prompt.token_ids.tolist(), skip_special_tokens=False)
+    assert prompt.rendered.count("<|image_pad|>") == 1 < pads.count("<|image_pad|>")
+    assert re.sub(r"(<\|image_pad\|>)+", "<|image_pad|>", pads) == prompt.rendered
+    short = builder_with(max_prompt_length=len(prompt.token_ids) - 2, truncation="right").shorten(prompt)
+    assert short.rendered.count("<|image_pad|>") == 1
+    assert len(short.rendered) < len(prompt.rendered)
+
+
+def test_tokens_that_share_a_character_do_not_show_broken_ones(builder_with) -> None:
+    builder = builder_with()
+    text = "n = \U0001f9ee \u00e9 x"
+    ids = builder.encode_response(text)
+    texts = builder.token_texts(ids)
+    assert "".join(texts) == text + "<|im_end|>"
+    assert len(texts) == len(ids)
+    assert "" in texts, "the tiny tokenizer writes an emoji in several tokens"

@@ -54,6 +54,7 @@ class FakeRun(Run):
         self.trainers = Trainers(config)
         self.generators = SimpleNamespace(sleep=lambda: self.trainers.calls.append("sleep"))
         self.graders = SimpleNamespace(grade=lambda items, on_progress: [Grade(float(item.text), 1.0, "correct") for item in items])
+        self.builder = SimpleNamespace(token_texts=lambda ids: ["?"] * len(ids))
         self.num_prompts = 0
         self.loader_state = {"position": 0}
 

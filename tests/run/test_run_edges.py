@@ -99,10 +99,9 @@ def test_a_limit_of_0_on_the_first_reference_kl_does_not_check_as_the_settings_s
 def test_the_interval_of_one_row_is_no_number_and_its_json_is_valid(tmp_path: Path, monkeypatch, rewards, interval) -> None:
     samples = [sample(reward) for reward in rewards]
     for number, one in enumerate(samples):
-        one.prompt.row.id, one.row = f"r{number}", dict
+        one.prompt.row.id = f"r{number}"
     monkeypatch.setattr(loop, "sample_held_out", lambda run: samples)
-    monkeypatch.setattr(evaluate, "write_rollouts", lambda *args: None)
-    run = SimpleNamespace(val_prompts=[1], run_dir=tmp_path, track=Tracker(tmp_path), model_path="m", version=-1)
+    run = SimpleNamespace(val_prompts=[1], run_dir=tmp_path, track=Tracker(tmp_path), model_path="m", version=-1, record=lambda *args: None)
     got = evaluate.evaluate(run)["accuracy_interval"]
     assert got == (interval if interval is None else pytest.approx(interval))
     json.loads((tmp_path / "eval.json").read_text(), parse_constant=lambda name: pytest.fail(f"{name} is not JSON"))

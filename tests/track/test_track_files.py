@@ -13,7 +13,17 @@ import pytest
 
 from tandem.errors import UserError
 from tandem.track.metrics import MetricsLog, read_metrics
-from tandem.track.rollouts import SCHEMA, read_last_rollouts, remove_rollouts_after, write_rollouts
+from tandem.track.notes import append_note, read_notes
+from tandem.track.rollouts import (
+    SCHEMA,
+    as_rows,
+    logprob_differences,
+    num_rollouts,
+    read_table,
+    remove_rollouts_after,
+    rollout_files,
+    write_rollouts,
+)
 from tandem.track.summary import summarize, summary_table
 
 
@@ -21,15 +31,24 @@ def sample(**changes: object) -> dict:
     row = {
         "row_id": "train.parquet:7",
         "data_source": "digits",
+        "group": 0,
         "sample": 0,
         "prompt_text": "which digit?",
+        "prompt_rendered": "<|im_start|>user\nwhich digit?<|im_end|>\n<|im_start|>assistant\n<think>\n",
+        "prompt_tokens": 12,
+        "images": [],
+        "ground_truth": "7",
         "response_text": "<think>\n7</think>",
         "token_ids": np.array([1, 2, 3]),
+        "token_texts": ["7", "</think>", "<|im_end|>"],
         "logprobs_rollout": np.array([-0.5, -1.0, -2.0], np.float32),
         "logprobs_train": None,
         "reward": 0.9,
         "accuracy": 1.0,
         "format": 0.0,
+        "also": [],
+        "length_penalty": 0.0,
+        "kl_penalty": 0.0,
         "advantage": -0.25,
         "finish_reason": "stop",
         "version": 4,
@@ -90,13 +109,12 @@ def test_a_misspelt_or_missing_column_is_refused_not_filled(wrong: dict | None, 
         write_rollouts(tmp_path, 1, [row])
 
 
-def test_the_newest_rollouts_are_read(tmp_path: Path) -> None:
-    assert read_last_rollouts(tmp_path, 3) == []
-    for step in (9, 10, 100):
-        write_rollouts(tmp_path, step, [sample(sample=number) for number in range(5)])
-    rows = read_last_rollouts(tmp_path, 3)
-    assert [(row["step"], row["sample"]) for row in rows] == [(100, 2), (100, 3), (100, 4)]
-    assert "token_ids" not in rows[0]
+def test_files_of_rollouts_are_in_the_order_of_steps_and_nothing_else_is_one(tmp_path: Path) -> None:
+    assert rollout_files(tmp_path) == {}
+    paths = {step: write_rollouts(tmp_path, step, [sample()]) for step in (1_000_000, 9, 100)}
+    (tmp_path / "rollouts" / "step_000005.tmp").touch()
+    (tmp_path / "rollouts" / "step_x.parquet").touch()
+    assert list(rollout_files(tmp_path).items()) == sorted(paths.items())
 
 
 def run_of(num_steps: int) -> list[dict]:
@@ -153,3 +171,41 @@ def test_going_on_forgets_later_steps_and_a_torn_line_and_names_a_broken_one(tmp
     log.path.write_text('{"step": 1}\nbroken\n{"step": 2}\n')
     with pytest.raises(UserError, match="line 2 of"):
         read_metrics(tmp_path)
+
+
+def test_samples_without_trainer_log_probs_have_no_difference_and_shift_no_other(tmp_path: Path) -> None:
+    ours = [None, [-0.5, -1.5, -2.0], None, [-0.25, math.nan, -3.0]]
+    path = write_rollouts(tmp_path, 1, [sample(sample=k, logprobs_train=values) for k, values in enumerate(ours)])
+    got = logprob_differences(read_table(path))
+    assert [d is None for d in got] == [True, False, True, False]
+    assert got[1].tolist() == [0.0, 0.5, 0.0]
+    assert got[3][0] == 0.25 and math.isnan(got[3][1]) and got[3][2] == 1.0
+
+
+def test_files_of_a_version_with_fewer_columns_are_read(tmp_path: Path) -> None:
+    path = write_rollouts(tmp_path, 1, [sample(also=[("short", 0.5)])])
+    assert as_rows(read_table(path, ["also"])) == [{"also": {"short": 0.5}}]
+    pq.write_table(pq.read_table(path).drop_columns(["also", "token_texts", "group"]), path)
+    (row,) = as_rows(read_table(path))
+    assert (row["also"], row["token_texts"], row["group"], row["row_id"]) == ({}, None, None, "train.parquet:7")
+
+
+def test_a_damaged_rollout_file_is_named(tmp_path: Path) -> None:
+    path = write_rollouts(tmp_path, 1, [sample()])
+    path.write_bytes(path.read_bytes()[:-20])
+    for read in (read_table, num_rollouts):
+        with pytest.raises(UserError, match=r"step_000001\.parquet"):
+            read(path)
+
+
+def test_notes_are_read_in_order_and_a_half_written_one_is_none(tmp_path: Path) -> None:
+    assert read_notes(tmp_path) == []
+    append_note(tmp_path, "first\nline")
+    append_note(tmp_path, "zweite ✓")
+    with (tmp_path / "logs" / "notes.jsonl").open("a") as file:
+        file.write('{"time": 1, "te')
+    assert read_notes(tmp_path) == ["first\nline", "zweite ✓"]
+    with (tmp_path / "logs" / "notes.jsonl").open("a") as file:
+        file.write("\n")
+    with pytest.raises(UserError, match="no note"):
+        read_notes(tmp_path)

@@ -13,6 +13,7 @@ from tandem.cli.doctor import doctor
 from tandem.cli.eval import evaluate
 from tandem.cli.plan import plan
 from tandem.cli.rehearse import rehearse
+from tandem.cli.report import report, serve
 from tandem.cli.sft import sft
 from tandem.cli.train import train
 from tandem.doctor.versions import versions
@@ -32,12 +33,9 @@ def tandem(
         bool, typer.Option("--version", callback=_print_versions, is_eager=True, help="versions of Tandem and its parts")
     ] = False,
 ) -> None:
-    """Reinforcement learning for Qwen3.5 vision-language models.
-
-    Exit codes: 0 done, 1 a fault of the run, 2 of the input or the machine,
-    3 stopped by a signal. Later ones win: recipe, its environment variables,
-    TANDEM__SECTION__KEY variables, key=value.
-
+    """\b
+    Reinforcement learning for Qwen3.5 vision-language models.
+    Exit codes: 0 done, 1 a fault of the run, 2 of the input, 3 stopped.
     Example: tandem train demo trainer.total_steps=2 --dry-run
     """
 
@@ -48,6 +46,8 @@ app.command("eval")(evaluate)
 app.command("demo")(demo)
 app.command("plan")(plan)
 app.command("rehearse")(rehearse)
+app.command("report")(report)
+app.command("serve")(serve)
 app.command("doctor")(doctor)
 app.add_typer(cluster, name="cluster")
 app.add_typer(data, name="data")

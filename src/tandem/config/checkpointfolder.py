@@ -22,7 +22,7 @@ FOLDER, MANIFEST, STATE, TRAINERS, REFERENCE = "checkpoints", "manifest.json", "
 EXPORTED = "export.json"  # in the run's folder: of which step export/ is, once it is whole
 # Settings that may change when a run goes on; keys, or whole sections with a dot.
 FREE = (
-    *("run_dir", "resume", "prepare", "recipe", "cluster.", "sync.", "fidelity."),
+    *("run_dir", "resume", "prepare", "recipe", "cluster.", "sync.", "fidelity.", "record."),
     *("trainer.total_steps", "trainer.total_epochs", "trainer.save_freq", "trainer.test_freq", "trainer.val_before_train"),
     *("trainer.keep_last", "trainer.keep_every", "trainer.keep_best", "trainer.max_restarts"),
     *("data.num_workers", "data.keep_bytes", "data.cache", "reward.num_workers"),

@@ -251,6 +251,12 @@ class SyncConfig(Section):
     )
 
 
+class RecordConfig(Section):
+    """What a run keeps of its samples beside their text and tokens."""
+
+    image_bytes: int = Field(256 << 20, ge=0, description="pictures of sampled rows in rollouts/images, in all, for the report; 0: none")
+
+
 class ClusterConfig(Section):
     address: str = Field(
         "", description="Ray head to join, host:port; auto: the cluster that runs here, else one of its own; empty: one of its own"
@@ -284,4 +290,5 @@ class Config(Section):
     reward: RewardConfig = RewardConfig()
     fidelity: FidelityConfig = FidelityConfig()
     sync: SyncConfig = SyncConfig()
+    record: RecordConfig = RecordConfig()
     cluster: ClusterConfig = ClusterConfig()

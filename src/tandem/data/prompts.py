@@ -1,8 +1,10 @@
 """A row's one pass through the chat template and the model's processor."""
 
 import json
+import re
 from dataclasses import replace
 from functools import cached_property
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +22,7 @@ from tandem.data.types import Prompt, Row
 from tandem.errors import UserError
 
 ASSISTANT = "<|im_start|>assistant\n"
+IMAGE_PAD = "<|image_pad|>"
 
 
 class PromptBuilder:
@@ -47,8 +50,9 @@ class PromptBuilder:
         self.tokenizer = self.processor.tokenizer
         self.vocab_size = config.get_text_config().vocab_size
         self.merge_size = self.processor.image_processor.merge_size
-        self.image_token_id, self.end_token_id = self.tokenizer.convert_tokens_to_ids(["<|image_pad|>", "<|im_end|>"])
+        self.image_token_id, self.end_token_id = self.tokenizer.convert_tokens_to_ids([IMAGE_PAD, "<|im_end|>"])
         self._stop_ids = _stop_ids(model_path, self.end_token_id)
+        self._token_texts: dict[int, str] = {}  # those that were asked for
 
     @cached_property
     def fingerprint(self) -> str:
@@ -81,6 +85,7 @@ class PromptBuilder:
             pixel_values=outputs["pixel_values"].numpy() if images else None,
             image_grid_thw=grid,
             prefill=text.rpartition(ASSISTANT)[2],
+            rendered=text,
         )
 
     def shorten(self, prompt: Prompt) -> Prompt:
@@ -100,7 +105,9 @@ class PromptBuilder:
             raise UserError(f"row {prompt.row.id} has {num_tokens} tokens, data.max_prompt_length is {limit}", why, fix)
         token_ids = prompt.token_ids[keep]
         position_ids, next_position = rope_positions(token_ids, self.image_token_id, prompt.image_grid_thw, self.merge_size)
-        return replace(prompt, token_ids=token_ids, position_ids=position_ids, next_position=next_position)
+        pads = re.escape(IMAGE_PAD)
+        rendered = re.sub(f"(?:{pads})+", IMAGE_PAD, self.tokenizer.decode(token_ids.tolist(), skip_special_tokens=False))
+        return replace(prompt, token_ids=token_ids, position_ids=position_ids, next_position=next_position, rendered=rendered)
 
     def encode_response(self, text: str) -> np.ndarray:
         """[R] int64: `text` as the assistant would go on after the prefill, and the end of its turn."""
@@ -110,6 +117,18 @@ class PromptBuilder:
     def decode(self, ids: np.ndarray | list[int]) -> str:
         """The text of `ids` without special tokens; <think> and </think> are text."""
         return self.tokenizer.decode([int(token) for token in ids], skip_special_tokens=True)
+
+    def token_texts(self, ids: np.ndarray) -> list[str]:
+        """The text of each token by itself. Of tokens that make up a character together the first has it, the others have none."""
+        for token in set(ids.tolist()) - self._token_texts.keys():
+            self._token_texts[token] = self.tokenizer.decode([token], skip_special_tokens=False)
+        texts = [self._token_texts[token] for token in ids.tolist()]
+        for partial, run in groupby(range(len(texts)), key=lambda place: "\ufffd" in texts[place]):
+            if partial:
+                first, *others = run
+                texts[first] = self.tokenizer.decode(ids[[first, *others]].tolist(), skip_special_tokens=False)
+                texts[first + 1 : first + 1 + len(others)] = [""] * len(others)
+        return texts
 
     def banned_token_ids(self) -> list[int]:
         """Ids that the policy must never sample: vision tokens (the next forward pass would look for an image) and the unused

@@ -32,6 +32,7 @@ class Prompt:
     pixel_values: np.ndarray | None  # [N, patch_dim] float32, None for a text row
     image_grid_thw: np.ndarray | None  # [I, 3] int64, in patches
     prefill: str  # what the template already wrote of the assistant's turn, e.g. "<think>\n": graded together with the response
+    rendered: str = ""  # the chat template's text, with one image mark for all pads of an image; for people
 
     @property
     def num_bytes(self) -> int:

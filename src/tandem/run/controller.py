@@ -53,9 +53,10 @@ class Controller:
 
     def _run_task(self) -> dict[str, Any]:
         from tandem import devices
+        from tandem.report.page import write_report
+        from tandem.report.runs import run_folder
         from tandem.run import assemble, evaluate, loop, sft
-        from tandem.track.report import write_report
-        from tandem.track.summary import summarize, summary_table
+        from tandem.track.summary import summarize
 
         config = self.config
         device = devices.DEVICES[config.device]
@@ -76,5 +77,5 @@ class Controller:
             return {**evaluate.evaluate(run), "run_dir": str(self.run_dir)}
         paths |= {"export": str(self.run_dir / "export"), "report": str(self.run_dir / "report.html")}
         summary = summarize(self.track.rows, self.track.phase_seconds, paths)
-        write_report(self.run_dir, summary_table(summary))
+        write_report([run_folder(self.run_dir)], self.run_dir / "report.html")
         return {**summary, "run_dir": str(self.run_dir), "stopped": run.stop_requested}

@@ -9,7 +9,6 @@ import numpy as np
 from tandem.errors import UserError
 from tandem.run import loop
 from tandem.run.run import Run
-from tandem.track.rollouts import write_rollouts
 
 
 def evaluate(run: Run) -> dict[str, Any]:
@@ -26,7 +25,7 @@ def evaluate(run: Run) -> dict[str, Any]:
     run.version = 0  # as the generators read it from the folder
     with run.track.phase("evaluation"):
         samples = loop.sample_held_out(run)
-    write_rollouts(run.run_dir, 0, [sample.row() for sample in samples])
+    run.record(0, samples)
     per_row: dict[str, list[float]] = {}
     by_source: dict[str, list[float]] = {}
     for sample in samples:

@@ -95,7 +95,7 @@ def one_step(run: Run, step: int) -> dict[str, float]:
         run.algorithm_state.kl_coef = kl.adapted(metrics["kl/coef"], metrics["kl/ref"], len(samples), algorithm.kl)
     with clock("publish"):
         metrics |= run.publish(version=step)
-    run.track.rollouts(step, [sample.row() for sample in samples])
+    run.record(step, samples)
     return {
         "step": step,
         "lr": lr,

@@ -33,8 +33,11 @@ from tandem.run.ahead_json import batch_from_json, batch_to_json
 from tandem.run.canary import canary_prompts, canary_sequences, check_canary
 from tandem.run.generators import EngineFailure, GeneratorGroup, Replica
 from tandem.run.groups import TrainGroup
+from tandem.run.pictures import ImageStore
 from tandem.run.publish import Publication, publish
+from tandem.run.record import rollout_rows
 from tandem.run.run_dir import shared_memory_prefix
+from tandem.run.samples import Sample
 from tandem.run.tracker import Tracker
 
 log = logging.getLogger(__name__)
@@ -51,6 +54,7 @@ class Run:
         self.trained_version = 0  # optimizer steps in the trainers' weights
         self.stop_requested = False
         self.algorithm_state = AlgorithmState(config.algorithm.kl.coef)
+        self.images = ImageStore(run_dir, config.record.image_bytes)
         self._names: set[str] | None = None  # of all tensors of the model
         self.trainers: TrainGroup
         self.generators: GeneratorGroup
@@ -284,6 +288,10 @@ class Run:
             folder = export.export(self.trainers, Path(self.model_path), self.run_dir / "export")
             (self.run_dir / EXPORTED).write_text(json.dumps({"step": step}), encoding="utf-8")
             return folder
+
+    def record(self, step: int, samples: list[Sample]) -> None:
+        """Write a step's samples, for people and for `tandem debug train-only`."""
+        self.track.rollouts(step, rollout_rows(samples, self.builder.token_texts, self.images))
 
     def close(self) -> None:
         """Stop the graders; Ray's actors end with the cluster."""

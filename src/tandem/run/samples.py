@@ -1,7 +1,6 @@
 """A sample on its way through a step."""
 
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 
@@ -36,26 +35,6 @@ class Sample:
 
     def sequence(self) -> Sequence:
         return Sequence(self.prompt, self.completion.token_ids, self.fields, self.completion.experts)
-
-    def row(self) -> dict[str, Any]:
-        """As it stands in rollouts/step_*.parquet."""
-        return {
-            "row_id": self.prompt.row.id,
-            "data_source": self.prompt.row.data_source,
-            "sample": self.number,
-            "prompt_text": "\n".join(message["content"] for message in self.prompt.row.messages),
-            "response_text": self.text,
-            "token_ids": self.completion.token_ids.tolist(),
-            "logprobs_rollout": self.completion.logprobs.tolist(),
-            "logprobs_train": None if self.trainer_logprobs is None else self.trainer_logprobs.tolist(),
-            "reward": self.reward,
-            "accuracy": self.accuracy,
-            "format": self.format,
-            "advantage": self.advantage,
-            "finish_reason": self.completion.finish_reason,
-            "version": self.completion.version,
-            "grade_reason": self.reason,
-        }
 
 
 def samples_of(prompts: list[Prompt], completions: list[list[Completion]]) -> list[Sample]:

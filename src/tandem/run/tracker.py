@@ -12,6 +12,7 @@ import numpy as np
 from tandem.run.samples import Sample
 from tandem.track.events import Event, Note, PhaseAdvanced, PhaseEnded, PhaseStarted, StepDone
 from tandem.track.metrics import MetricsLog
+from tandem.track.notes import append_note
 from tandem.track.rollouts import remove_rollouts_after, write_rollouts
 
 
@@ -39,6 +40,8 @@ class Tracker:
             return events
 
     def note(self, text: str) -> None:
+        """Say it, and keep it in logs/notes.jsonl."""
+        append_note(self.run_dir, text)
         self.emit(Note(text))
 
     @contextmanager

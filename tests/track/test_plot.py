@@ -1,19 +1,11 @@
-"""Charts and the page made of them: right coordinates, gaps kept, everything from outside escaped, nothing fetched."""
+"""Charts as SVG text: right coordinates, gaps kept."""
 
 import itertools
-import re
-from html.parser import HTMLParser
-from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
 
-from tandem.track.metrics import MetricsLog
 from tandem.track.plot import BOTTOM, HEIGHT, LEFT, RIGHT, TOP, WIDTH, bar_chart, line_chart
-from tandem.track.report import write_report
-from tandem.track.rollouts import write_rollouts
-from tandem.track.summary import summarize, summary_table
-from tests.track.test_track_files import run_of, sample
 
 SVG = "{http://www.w3.org/2000/svg}"
 
@@ -83,65 +75,3 @@ def test_bars_are_as_long_as_their_values() -> None:
     widths = [float(bar.attrib["width"]) for bar in ElementTree.fromstring(svg).iter(f"{SVG}rect")]
     assert widths == [pytest.approx(widths[0]), pytest.approx(widths[0] / 2, abs=0.1), 0]
     ElementTree.fromstring(bar_chart({}, "Seconds"))
-
-
-EVIL = "</td></svg><script>alert(1)</script><img src=http://evil/x onerror=alert(2)>&\"'"
-
-
-class Page(HTMLParser):
-    def __init__(self, text: str):
-        super().__init__()
-        self.tags: list[tuple[str, dict[str, str | None]]] = []
-        self.text = ""
-        self.feed(text)
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.tags.append((tag, dict(attrs)))
-
-    def handle_data(self, data: str) -> None:
-        self.text += data
-
-
-@pytest.fixture
-def evil_run(tmp_path: Path) -> Path:
-    run_dir = tmp_path / "run<b>"
-    log = MetricsLog(run_dir)
-    for row in run_of(4):
-        log.append({**row, "fidelity/logprob_abs_diff_mean": 1e-6, "time/rollout_s": 0.5})
-    (run_dir / "config.yaml").write_text(f"recipe: {EVIL}\n")
-    texts = dict.fromkeys(("row_id", "prompt_text", "response_text", "finish_reason", "grade_reason"), EVIL)
-    write_rollouts(run_dir, 4, [sample(**texts, sample=k) for k in range(30)])
-    return run_dir
-
-
-def page_of(run_dir: Path) -> tuple[Page, str]:
-    text = write_report(run_dir, summary_table(summarize(run_of(4), {EVIL: 1.0}, {"export": EVIL}))).read_text(encoding="utf-8")
-    return Page(text), text
-
-
-def test_nothing_from_outside_becomes_markup_and_all_of_it_is_shown(evil_run: Path) -> None:
-    page, _ = page_of(evil_run)
-    assert not [tag for tag, _ in page.tags if tag in ("script", "img", "b", "iframe", "object")]
-    assert not [attributes for _, attributes in page.tags if any(name.startswith("on") for name in attributes)]
-    assert page.text.count(EVIL) == 2 + 1 + 20 * 5  # summary, settings, five texts of each of the 20 samples
-
-
-def test_the_page_fetches_nothing(evil_run: Path) -> None:
-    page, text = page_of(evil_run)
-    assert not [a for tag, a in page.tags if "src" in a or "href" in a or tag == "link"]
-    assert not re.search(r"url\(|@import", text)
-    assert ("meta", {"http-equiv": "Content-Security-Policy", "content": "default-src 'none'; style-src 'unsafe-inline'"}) in page.tags
-
-
-def test_the_page_has_the_curves_and_follows_the_readers_colours(evil_run: Path) -> None:
-    page, text = page_of(evil_run)
-    assert sum(tag == "svg" for tag, _ in page.tags) == 7
-    for title in ("Reward", "Accuracy", "KL to the reference", "trainer, generator", "Seconds a step, by phase"):
-        assert title in page.text
-    assert text.count("prefers-color-scheme: dark") >= 2
-
-
-def test_a_run_that_has_only_begun_has_a_page_too(tmp_path: Path) -> None:
-    page = Page(write_report(tmp_path, summary_table({})).read_text())
-    assert "no values yet" in page.text
-    assert "none yet" in page.text
