@@ -26,8 +26,8 @@ export function showPlan(body, runs) {
     const rows = plan.rows.map((row) => [row.what, measure(row.planned, row.unit), measure(row.measured, row.unit), row.about]);
     return [
       runs.length > 1 ? el("h3", {}, name) : null,
-      table(`Plan and measurement, ${name}`, ["", "planned", "measured", "of what"], rows, [1, 2]),
-      el("h4", {}, "Planned memory by phase"),
+      table(`Plan and measurement, ${name}`, ["what", "planned", "measured", "remark"], rows, [1, 2]),
+      el("h3", {}, "Planned memory by phase"),
       phaseBars(name, plan.phases),
     ];
   });

@@ -29,6 +29,10 @@ function phasesOf(curves) {
   return rest.size ? [...phases, { name: "other", seconds: rest }] : phases;
 }
 
+function phaseColour(phases, number) {
+  return phases[number].name === "other" ? "var(--faint)" : seriesColour(number);
+}
+
 function sumAt(phases, step) {
   return phases.reduce((sum, phase) => sum + (phase.seconds.get(step) ?? 0), 0);
 }
@@ -70,7 +74,7 @@ function column(bin, index, { phases, width, y }) {
     const top = y(below + seconds);
     const part = svg("rect", {
       x: AREA_LEFT + index * width + width * 0.08, width: width * 0.84, y: top, height: Math.max(0, y(below) - top),
-      fill: seriesColour(phase),
+      fill: phaseColour(phases, phase),
     });
     below += seconds;
     return part;
@@ -88,7 +92,7 @@ function means(run, phases) {
   const total = rows.reduce((sum, row) => sum + row.mean, 0);
   const cells = rows.map(({ phase, number, mean }) => {
     const key = el("span", { class: "key" });
-    key.style.background = seriesColour(number);
+    key.style.background = phaseColour(phases, number);
     return [el("span", {}, key, phase.name), num(mean), `${((100 * mean) / total).toFixed(1)} %`];
   });
   return table(`Mean seconds of each phase, ${run.name}`, ["phase", "seconds", "share"], cells, [1, 2]);
