@@ -11,24 +11,18 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import psutil
-import pyarrow.parquet as pq
 import pytest
 
 from tandem.config.checkpointfolder import find_checkpoint, read_checkpoint
 from tandem.errors import UserError
 from tandem.run.workers import TrainRank
 from tests.cli.commands import tandem
+from tests.run.equal_runs import differences, metrics_of
 
 SETTINGS = (
     *("trainer.total_steps=4", "trainer.save_freq=2", "trainer.test_freq=2", "data.val_max_rows=8", "rollout.n=4"),
     *("data.train_batch_size=8", "algorithm.kl.coef=0.01", "warm_start.max_steps=40", "trainer.deterministic=true"),
 )
-TIMES = ("time/", "tokens_per", "memory/", "bytes_per")
-
-
-def metrics_of(run_dir: Path) -> list[dict]:
-    rows = [json.loads(line) for line in (run_dir / "metrics.jsonl").read_text().splitlines()]
-    return [{name: value for name, value in row.items() if not any(part in name for part in TIMES)} for row in rows]
 
 
 def start(*settings: str, cwd: Path) -> subprocess.Popen:
@@ -65,13 +59,9 @@ def test_a_run_whose_rank_and_then_itself_were_killed_ends_as_one_to_which_nothi
     process.wait()
     ended = tandem("train", "demo", "run_dir=run", "resume=auto", *SETTINGS, "--quiet", cwd=tmp_path, timeout=300)
     assert ended.code == 0, ended.err
-    assert metrics_of(run) == metrics_of(whole)
+    assert differences(run, whole) == []
     assert any(row.get("grad_norm", 0) > 0 for row in metrics_of(whole))
-    for step in range(1, 5):
-        name = f"rollouts/step_{step:06d}.parquet"
-        assert pq.read_table(run / name).equals(pq.read_table(whole / name)), name
-    for file in whole.glob("export/*.safetensors"):
-        assert (run / "export" / file.name).read_bytes() == file.read_bytes()
+    assert len(list(whole.glob("rollouts/*.parquet"))) == 4 and list(whole.glob("export/*.safetensors")), "there is something to compare"
     again = tandem("train", "demo", "run_dir=run", "resume=auto", *SETTINGS, cwd=tmp_path)
     assert (again.code, again.out) == (0, "finished: all 4 steps of run were done before\n")
 

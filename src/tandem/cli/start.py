@@ -47,10 +47,12 @@ def start(task: Task, recipe: str, overrides: Sequence[str], *, dry_run: bool = 
 
 def _sweep(run_dir: Path) -> None:
     """Remove the shared memory that a run left which was killed at its very end."""
+    from tandem.run import remains
     from tandem.run.run_dir import only_run_in, shared_memory_prefix
     from tandem.sync.buckets import cleanup
 
     with only_run_in(run_dir):
+        remains.remove(run_dir)
         cleanup(shared_memory_prefix(run_dir))
 
 

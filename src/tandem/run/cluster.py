@@ -6,6 +6,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import psutil
+
 from tandem.config.preflight import RUNNING_CLUSTER
 from tandem.config.schema import Config
 from tandem.devices import process_environment
@@ -52,6 +54,14 @@ def start(config: Config, device) -> bool:
         **ours,
     )
     return False
+
+
+def services() -> list[tuple[str, psutil.Process]]:
+    """Ray's processes that this one has started, without which a cluster does not work; none of a cluster that was joined.
+
+    Ray notices the end of its control service after a minute, and then ends this process without a word to it.
+    """
+    return [(name, process) for process in psutil.Process().children() if (name := process.name()) in ("gcs_server", "raylet")]
 
 
 def actor_environment(config: Config, device, exported: Mapping[str, str] = os.environ) -> dict[str, str]:

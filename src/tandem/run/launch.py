@@ -19,8 +19,9 @@ from tandem.devices.parts import choose_parts
 from tandem.errors import RunError
 from tandem.plan.before_run import plan_before_run
 from tandem.rewards import check_names as check_grader_names
+from tandem.run import remains
 from tandem.run.checkpoints import remove_leftovers
-from tandem.run.processes import end, shared_memory_of
+from tandem.run.processes import end, has_ended, shared_memory_of
 from tandem.run.run_dir import begin, only_run_in, shared_memory_prefix, write_plan
 from tandem.sync import buckets
 from tandem.track.console import Console
@@ -73,6 +74,7 @@ def _run_to_its_end(config: Config, task: str, run_dir: Path, device, console: C
     while True:
         restart += 1
         remove_leftovers(run_dir)
+        remains.remove(run_dir)
         buckets.cleanup(shared_memory_prefix(run_dir))
         try:
             return _run(config, task, run_dir, device, console, stop)
@@ -144,13 +146,20 @@ def _watch(future: Any, controller: Any, console: Console, until: Callable[[], b
     """Show the controller's events until its run is over; None when `until` came true first.
 
     Raises:
-        RunError: the controller's process is gone.
+        RunError: the controller's process is gone, or one of Ray's own that was started here.
     """
     import ray
 
     from tandem.run import cluster
 
+    services = cluster.services()
     while not until():
+        if ended := [name for name, process in services if has_ended(process)]:
+            if until():
+                return None
+            raise RunError(
+                f"a process of Ray died: {ended[0]}", "nothing can be started or found without it", "out of memory is the usual reason"
+            )
         try:
             for event in ray.get(controller.news.remote(0.3), timeout=60):
                 console.emit(event)
@@ -191,4 +200,5 @@ def _clean_up(run_dir: Path) -> None:
     end(ours, grace_s=5)
     for path in theirs:
         path.unlink(missing_ok=True)
+    remains.remove(run_dir)
     buckets.cleanup(shared_memory_prefix(run_dir))

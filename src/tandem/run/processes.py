@@ -16,6 +16,13 @@ def end(processes: list[psutil.Process], grace_s: float) -> None:
     psutil.wait_procs(alive, timeout=5)
 
 
+def has_ended(process: psutil.Process) -> bool:
+    try:
+        return process.status() == psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return True
+
+
 def shared_memory_of(processes: Iterable[psutil.Process]) -> set[Path]:
     """Named segments of the processes: vLLM's workers exchange tensors in some, and one that is killed leaves them behind.
 

@@ -18,6 +18,7 @@ from tandem.config.schema import Config
 from tandem.data.types import Sequence
 from tandem.rollout.types import Completion, Part, Request
 from tandem.run.processes import Identity, family
+from tandem.run.run_dir import shared_memory_prefix
 from tandem.sync.types import Bucket
 
 
@@ -52,11 +53,11 @@ class TrainRank:
     def __init__(self, config: Config, rank: int, run_dir: str):
         from tandem import devices
 
-        self.config, self.rank = config, rank
+        self.config, self.rank, self.run_dir = config, rank, Path(run_dir)
         self.device = devices.DEVICES[config.device]
         os.environ.update(devices.process_environment(self.device, config.trainer.num_threads))
         see_only(self.device, claimed_devices(self.device))
-        log_to_file(Path(run_dir) / "logs" / f"train_rank_{rank}.log")
+        log_to_file(self.run_dir / "logs" / f"train_rank_{rank}.log")
         self.engine: Any = None
         self._writer: Any = None
         self._publication: Iterator[Bucket] | None = None
@@ -83,7 +84,9 @@ class TrainRank:
 
         from tandem.engine import groups
         from tandem.engine.engine import Engine
+        from tandem.sync.buckets import cleanup
 
+        cleanup(shared_memory_prefix(self.run_dir))  # of a killed run; no rank has begun to publish
         torch.set_num_threads(self.config.trainer.num_threads)
         torch.use_deterministic_algorithms(self.config.trainer.deterministic)
         rendezvous = groups.Rendezvous(address, port, self.rank, world_size)
@@ -179,11 +182,11 @@ class Generator:
         from tandem import devices
         from tandem.rollout.engine import engine_environment
 
-        self.config, self.index = config, index
+        self.config, self.index, self.run_dir = config, index, Path(run_dir)
         device = devices.DEVICES[config.device]
         os.environ.update(engine_environment(config.rollout, config.device))
         see_only(device, shared_devices or claimed_devices(device))
-        log_to_file(Path(run_dir) / "logs" / f"generator_{index}.log")
+        log_to_file(self.run_dir / "logs" / f"generator_{index}.log")
         self.engine: Any = None
         self._finished: queue.SimpleQueue[tuple[int, list[Completion]]] = queue.SimpleQueue()
 
@@ -192,18 +195,21 @@ class Generator:
         import ray
 
         from tandem.rollout.engine import RolloutEngine
+        from tandem.run import remains
 
         config = self.config
-        self.engine = RolloutEngine(
-            model_path,
-            config.rollout,
-            dtype=config.model.dtype,
-            max_model_len=config.rollout.max_model_len or config.data.max_prompt_length + config.data.max_response_length,
-            seed=config.trainer.seed,
-            banned_token_ids=banned_token_ids,
-            stop_token_ids=stop_token_ids,
-            device=config.device,
-        )
+        remains.remove(self.run_dir)
+        with remains.noted(self.run_dir):
+            self.engine = RolloutEngine(
+                model_path,
+                config.rollout,
+                dtype=config.model.dtype,
+                max_model_len=config.rollout.max_model_len or config.data.max_prompt_length + config.data.max_response_length,
+                seed=config.trainer.seed,
+                banned_token_ids=banned_token_ids,
+                stop_token_ids=stop_token_ids,
+                device=config.device,
+            )
         return ray.get_runtime_context().get_node_id(), family()
 
     def generate(self, requests: dict[int, Request], version: int) -> None:

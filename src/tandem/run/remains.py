@@ -1,0 +1,71 @@
+"""Shared memory that a killed run leaves on a node: written down while it is made, removed when the next run in the same folder starts.
+
+vLLM's workers exchange tensors in segments with names of their own making, which nobody could tell from those of other programs.
+"""
+
+import json
+import os
+import socket
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from glob import escape
+from pathlib import Path
+
+import psutil
+
+from tandem.run.processes import shared_memory_of
+from tandem.sync.buckets import SHARED_MEMORY
+
+_SECONDS = 0.5  # between two looks while segments are being made
+
+
+@contextmanager
+def noted(run_dir: Path) -> Iterator[None]:
+    """Write down the segments of this process and its children, as they are made while this lasts."""
+    done = threading.Event()
+    thread = threading.Thread(target=_note_until, args=(run_dir, done), daemon=True, name="tandem-remains")
+    thread.start()
+    try:
+        yield
+    finally:
+        done.set()
+        thread.join()
+        _note(run_dir)
+
+
+def remove(run_dir: Path) -> list[str]:
+    """Remove the segments that processes which have ended have noted on this node; returns their names."""
+    gone = []
+    for record in (run_dir / "logs").glob(f"shared_memory_{escape(socket.gethostname())}_*.json"):
+        noted = json.loads(record.read_text())
+        if _runs(noted["pid"], noted["created"]):
+            continue
+        for name, inode in noted["files"].items():
+            path = SHARED_MEMORY / name
+            if path.exists() and path.stat().st_ino == inode:  # not one of the same name since
+                path.unlink()
+                gone.append(name)
+        record.unlink()
+    return gone
+
+
+def _note_until(run_dir: Path, done: threading.Event) -> None:
+    while not done.wait(_SECONDS):
+        _note(run_dir)
+
+
+def _note(run_dir: Path) -> None:
+    me = psutil.Process()
+    files = {path.name: path.stat().st_ino for path in shared_memory_of([me, *me.children(recursive=True)]) if path.exists()}
+    record = run_dir / "logs" / f"shared_memory_{socket.gethostname()}_{me.pid}.json"
+    beside = record.with_suffix(".tmp")
+    beside.write_text(json.dumps({"pid": me.pid, "created": me.create_time(), "files": files}), encoding="utf-8")
+    os.replace(beside, record)
+
+
+def _runs(pid: int, created: float) -> bool:
+    try:
+        return psutil.Process(pid).create_time() == created
+    except psutil.NoSuchProcess:
+        return False
