@@ -13,7 +13,7 @@ from tandem.errors import UserError
 from tandem.report.compare import metric_figures, setting_differences
 from tandem.report.curves import curves_of, thinned
 from tandem.report.measured import measured_of
-from tandem.report.page import SCRIPTS, WEB, script_text, write_report
+from tandem.report.page import ROWS_SCRIPTS, SCRIPTS, WEB, script_text, write_report
 from tandem.report.runs import run_folder, run_folders
 from tandem.report.samples import Budget, levels, rollouts_of, spread
 from tandem.report.warnings import warnings_of
@@ -168,13 +168,14 @@ def test_folders_that_are_no_runs_or_one_run_twice_are_told(tmp_path) -> None:
 
 
 def test_the_modules_of_the_page_have_no_name_twice_and_all_are_on_it() -> None:
-    assert {file.name for file in WEB.iterdir() if file.name.endswith(".js")} == set(SCRIPTS)
-    names = re.findall(r"^(?:async )?(?:function|const|let|class) (\w+)", script_text(), re.MULTILINE)
-    assert len(names) > 60
-    assert sorted(names) == sorted(set(names))
-    for place, name in enumerate(SCRIPTS):
+    assert {file.name for file in WEB.iterdir() if file.name.endswith(".js")} == {*SCRIPTS, *ROWS_SCRIPTS}
+    for scripts, fewest in ((SCRIPTS, 60), (ROWS_SCRIPTS, 10)):
+        names = re.findall(r"^(?:async )?(?:function|const|let|class) (\w+)", script_text(scripts), re.MULTILINE)
+        assert len(names) > fewest
+        assert sorted(names) == sorted(set(names))
+    for scripts, place, name in [(s, place, name) for s in (SCRIPTS, ROWS_SCRIPTS) for place, name in enumerate(s)]:
         text = (WEB / name).read_text()
         for imported, module in re.findall(r"^import \{ (.*) \} from \"\./(.*)\";$", text, re.MULTILINE):
-            assert module in SCRIPTS[:place], f"{name} uses {module}, which comes later"
+            assert module in scripts[:place], f"{name} uses {module}, which comes later"
             exported = re.findall(r"^export (?:async )?(?:function|const) (\w+)", (WEB / module).read_text(), re.MULTILINE)
             assert set(imported.split(", ")) <= set(exported), name

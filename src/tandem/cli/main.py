@@ -7,10 +7,13 @@ import typer
 
 from tandem.cli import edge
 from tandem.cli.cluster import cluster
+from tandem.cli.compare import compare
 from tandem.cli.data import data
+from tandem.cli.debug import debug
 from tandem.cli.demo import demo
 from tandem.cli.doctor import doctor
 from tandem.cli.eval import evaluate
+from tandem.cli.inspect import inspect
 from tandem.cli.plan import plan
 from tandem.cli.rehearse import rehearse
 from tandem.cli.report import report, serve
@@ -35,7 +38,6 @@ def tandem(
 ) -> None:
     """\b
     Reinforcement learning for Qwen3.5 vision-language models.
-    Exit codes: 0 done, 1 a fault of the run, 2 of the input, 3 stopped.
     Example: tandem train demo trainer.total_steps=2 --dry-run
     """
 
@@ -48,7 +50,10 @@ app.command("plan")(plan)
 app.command("rehearse")(rehearse)
 app.command("report")(report)
 app.command("serve")(serve)
+app.command("compare")(compare)
 app.command("doctor")(doctor)
+app.add_typer(inspect, name="inspect")
+app.add_typer(debug, name="debug")
 app.add_typer(cluster, name="cluster")
 app.add_typer(data, name="data")
 

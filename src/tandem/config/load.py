@@ -54,6 +54,14 @@ def load(
     return with_replicas(config)
 
 
+def load_defaults(overrides: Sequence[str]) -> Config:
+    """The schema's own values with overrides, of no recipe. Raises UserError as `load` does."""
+    given: Settings = {}
+    for key, text, origin in translate(overrides).settings:
+        given |= read_text(key, text, origin)
+    return _build({key: _at_home(key, setting) for key, setting in given.items()})
+
+
 def _from_environment(layers: list[Layer], env: Mapping[str, str]) -> Settings:
     """What variables set: the recipe's own names, then `TANDEM__...`. A recipe's variable that is set to nothing counts as unset."""
     given: Settings = {}

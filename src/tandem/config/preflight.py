@@ -15,7 +15,7 @@ from tandem.config.modelfolder import check_model
 from tandem.config.schema import Config
 from tandem.errors import UserError
 
-Task = Literal["train", "sft", "eval", "demo"]
+Task = Literal["train", "sft", "eval", "demo", "rollout-only", "train-only"]
 SHM = Path("/dev/shm")
 RUNNING_CLUSTER = "auto"  # the address of whatever cluster runs here
 LOOPBACK = ("127.0.0.1", "localhost")

@@ -254,6 +254,7 @@ class SyncConfig(Section):
 class RecordConfig(Section):
     """What a run keeps of its samples beside their text and tokens."""
 
+    replay: str = Field("", description="set by `tandem debug train-only`: the run whose rollouts are trained on instead of new ones")
     image_bytes: int = Field(256 << 20, ge=0, description="pictures of sampled rows in rollouts/images, in all, for the report; 0: none")
 
 

@@ -9,6 +9,7 @@ import json
 import os
 import re
 from base64 import b64encode
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from importlib.resources import files
 from pathlib import Path
@@ -18,6 +19,7 @@ from tandem import __version__
 from tandem.errors import UserError
 from tandem.report.compare import setting_differences
 from tandem.report.curves import curves_of
+from tandem.report.look import page_rows
 from tandem.report.measured import measured_of
 from tandem.report.runs import RunFolder
 from tandem.report.samples import Budget, rollouts_of
@@ -29,6 +31,7 @@ SCRIPTS = (
     *("dom.js", "format.js", "colours.js", "scale.js", "chart.js", "curves.js", "time.js"),
     *("filters.js", "tokens.js", "sample.js", "group.js", "browser.js", "tables.js", "main.js"),
 )
+ROWS_SCRIPTS = ("dom.js", "format.js", "rows.js")
 _IMPORT = re.compile(r"^import .*;\n", re.MULTILINE)
 _EXPORT = re.compile(r"^export ", re.MULTILINE)
 
@@ -60,20 +63,25 @@ def _run_data(run: RunFolder, budget: Budget) -> dict[str, Any]:
 
 
 def page(data: dict[str, Any]) -> str:
-    """The HTML document."""
-    script, style = script_text(), _web("style.css")
-    connect = "; connect-src 'self'" if data["live"] else ""
+    """The HTML document about runs."""
+    return document("page.html", SCRIPTS, data, live=data["live"])
+
+
+def document(shell: str, scripts: Sequence[str], data: dict[str, Any], live: bool = False) -> str:
+    """An HTML document of a shell, scripts and data. Args: live: it may ask its own server for more."""
+    script, style = script_text(scripts), _web("style.css")
+    connect = "; connect-src 'self'" if live else ""
     policy = (
         f"default-src 'none'; script-src '{_digest(script)}'; style-src '{_digest(style)}'; img-src data:"
         f"{connect}; base-uri 'none'; form-action 'none'"
     )
     parts = {"policy": policy, "style": style, "data": embedded(data), "script": script}
-    return re.sub(r"\{\{(\w+)\}\}", lambda match: parts[match[1]], _web("page.html"))
+    return re.sub(r"\{\{(\w+)\}\}", lambda match: parts[match[1]], _web(shell))
 
 
-def script_text() -> str:
+def script_text(scripts: Sequence[str] = SCRIPTS) -> str:
     """The modules as one: they name one another in imports for editors and readers, and have no name twice."""
-    text = "\n".join(_EXPORT.sub("", _IMPORT.sub("", _web(name))) for name in SCRIPTS)
+    text = "\n".join(_EXPORT.sub("", _IMPORT.sub("", _web(name))) for name in scripts)
     assert "</script" not in text and "<!--" not in text
     return text
 
@@ -99,6 +107,12 @@ def write_page(text: str, path: Path) -> Path:
 def write_report(runs: list[RunFolder], path: Path, budget: Budget | None = None) -> Path:
     """Raises UserError when a file of a run cannot be read, or `path` cannot be written."""
     return write_page(page(page_data(runs, budget or Budget())), path)
+
+
+def write_rows_page(rows: Sequence[dict[str, Any]], summary: Sequence[str], bad: Sequence[str], limit: int, path: Path) -> Path:
+    """The page of `tandem inspect data`. Raises UserError when it cannot be written."""
+    data = {"rows": page_rows(rows, limit), "summary": list(summary), "bad": list(bad)}
+    return write_page(document("rows.html", ROWS_SCRIPTS, data), path)
 
 
 def _web(name: str) -> str:

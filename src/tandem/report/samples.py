@@ -28,13 +28,14 @@ class Budget:
     image_bytes: int = 8 << 20
 
 
-def rollouts_of(run: RunFolder, budget: Budget, important: Collection[int] = ()) -> dict[str, Any]:
+def rollouts_of(run: RunFolder, budget: Budget, important: Collection[int] = (), only: Collection[int] | None = None) -> dict[str, Any]:
     """`rows` by id, `groups` in order of steps, `images` by name, and how many samples there are in all.
 
     Args:
         important: steps that are shown if there is a file of them.
+        only: of these steps; None: of all.
     """
-    files = run.rollouts
+    files = {step: path for step, path in run.rollouts.items() if only is None or step in only}
     tables = _tables(files, budget, important)
     rows: dict[str, dict[str, Any]] = {}
     groups: list[dict[str, Any]] = []

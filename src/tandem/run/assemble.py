@@ -15,11 +15,11 @@ from tandem.run.tracker import Tracker
 
 
 def assemble(config: Config, device, task: str, run_dir: Path, track: Tracker) -> Run:
-    """A `Run` with what `task` needs: eval has no trainers, sft no generators and no graders."""
+    """A `Run` with what `task` needs: eval and rollout-only have no trainers, sft and train-only no generators, sft no graders."""
     given, config = config, with_assets(config, track)
     run = Run(config, run_dir, track)
     run.given = given
-    has_trainers, has_generators = task != "eval", task != "sft"
+    has_trainers, has_generators = task not in ("eval", "rollout-only"), task not in ("sft", "train-only")
     seats = cluster.seats(config, device, trainers=has_trainers, generators=has_generators, timeout_s=60)
     if has_trainers:  # the processes start while the prompts are made
         run.trainers = TrainGroup(config, seats.trainers, str(run_dir))
@@ -28,10 +28,13 @@ def assemble(config: Config, device, task: str, run_dir: Path, track: Tracker) -
         shared = [[id for rank in ranks for id in places[rank][1]] for ranks in seats.shared]
         run.generators = GeneratorGroup(config, seats.generators, shared, str(run_dir), track.note, track.generated)
         run.generators.catch_up = run.catch_up
+    if task != "sft":
         run.graders = graders(config.reward)
-    run.prepare_prompts(train=has_trainers, validation=True)
+    run.prepare_prompts(train=task != "eval", validation=task != "rollout-only")
+    if task == "train-only":
+        run.replay()
     banned, stop = run.builder.banned_token_ids(), run.builder.stop_token_ids()
-    if has_generators:
+    if task != "sft":
         run.graders.wait_until_ready()  # a grader that cannot be loaded is told before a model is
     if has_trainers:
         with track.phase("starting the training ranks"):

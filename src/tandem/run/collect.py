@@ -25,7 +25,7 @@ def collect(run: Run, step: int, clock: Stopwatch) -> tuple[list[Sample], dict[s
     for _ in range(1 + num_further):
         with clock("rollout"):
             batch = run.next_batch(step)
-            staleness.append(check_versions(batch, run.version, config.rollout.max_staleness))
+            staleness.append(check_versions(batch, run.version, run.max_staleness))
         samples = samples_of(batch.prompts, batch.completions)
         with clock("reward"):
             grade(run, samples)
@@ -33,7 +33,8 @@ def collect(run: Run, step: int, clock: Stopwatch) -> tuple[list[Sample], dict[s
         drawn += groups_of(samples)
         if sum(map(is_mixed, drawn)) >= wanted:
             break
-    run.generators.sleep()
+    if run.takes_turns:
+        run.generators.sleep()
     metrics = {"staleness/mean": sum(staleness) / len(staleness)}
     if not num_further:
         return [sample for group in drawn for sample in group], metrics

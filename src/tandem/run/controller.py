@@ -55,7 +55,7 @@ class Controller:
         from tandem import devices
         from tandem.report.page import write_report
         from tandem.report.runs import run_folder
-        from tandem.run import assemble, evaluate, loop, sft
+        from tandem.run import assemble, debug, evaluate, loop, sft
         from tandem.track.summary import summarize
 
         config = self.config
@@ -63,19 +63,24 @@ class Controller:
         run = self._run = assemble.assemble(config, device, self.task, self.run_dir, self.track)
         run.stop_requested = self._stop
         checkpoint = find_checkpoint(config.resume, self.run_dir) if self.task in ("train", "demo") else None
-        if self.task in ("train", "demo", "sft") and config.warm_start.max_steps and not checkpoint:
+        if self.task in ("train", "demo", "sft", "train-only") and config.warm_start.max_steps and not checkpoint:
             sft.warm_start(run)
         paths: dict[str, str] = {}
-        if self.task in ("train", "demo"):
+        if self.task in ("train", "demo", "train-only"):
             self._stoppable = True
             loop.train(run, checkpoint)
             saved = newest_in(self.run_dir) or (checkpoint.path if checkpoint else None)
             paths["checkpoint"] = str(saved)
+        if self.task == "rollout-only":
+            self._stoppable = True
+            debug.rollout_only(run)
         if self.task == "sft":
             run.export()
         if self.task == "eval":
             return {**evaluate.evaluate(run), "run_dir": str(self.run_dir)}
-        paths |= {"export": str(self.run_dir / "export"), "report": str(self.run_dir / "report.html")}
+        if self.task != "rollout-only":
+            paths["export"] = str(self.run_dir / "export")
+        paths |= {"report": str(self.run_dir / "report.html")}
         summary = summarize(self.track.rows, self.track.phase_seconds, paths)
         write_report([run_folder(self.run_dir)], self.run_dir / "report.html")
         return {**summary, "run_dir": str(self.run_dir), "stopped": run.stop_requested}

@@ -33,7 +33,7 @@ class RemoteTraceback(Exception):
 
 
 def launch(config: Config, task: str, console: Console) -> dict[str, Any]:
-    """Run `task` ("train", "sft", "eval" or "demo") to its end and return the summary.
+    """Run `task` ("train", "sft", "eval", "demo", "rollout-only" or "train-only") to its end and return the summary.
 
     Raises:
         UserError, RunError: as the controller met them; the traceback is in logs/error.log.

@@ -36,6 +36,7 @@ from tandem.run.groups import TrainGroup
 from tandem.run.pictures import ImageStore
 from tandem.run.publish import Publication, publish
 from tandem.run.record import rollout_rows
+from tandem.run.replay import Replay
 from tandem.run.run_dir import shared_memory_prefix
 from tandem.run.samples import Sample
 from tandem.run.tracker import Tracker
@@ -105,6 +106,25 @@ class Run:
             self.track.note(f"{what}: {made.num_overlong} of {len(rows)} left out, longer than data.max_prompt_length={limit}")
         return made
 
+    def replay(self) -> None:
+        """Take recorded rollouts, as they are, in the place of generators. Raises UserError as `Replay` does."""
+        if self.config.algorithm.dynamic_sampling:
+            algorithm = self.config.algorithm.model_copy(update={"dynamic_sampling": 0})
+            self.config = self.config.model_copy(update={"algorithm": algorithm})
+            self.track.note("algorithm.dynamic_sampling is left out: what it chose is what was recorded")
+        self.rollouts = Replay(self.config, self.loader, self.train_prompts, self.total_steps)
+        self.val_prompts = []
+
+    @property
+    def takes_turns(self) -> bool:
+        """Whether there are both trainers and generators."""
+        return hasattr(self, "trainers") and hasattr(self, "generators")
+
+    @property
+    def max_staleness(self) -> int:
+        """By how many versions samples may be behind; recorded ones by any number."""
+        return self.total_steps if self.config.record.replay else self.config.rollout.max_staleness
+
     @property
     def total_steps(self) -> int:
         trainer = self.config.trainer
@@ -127,6 +147,9 @@ class Run:
 
     def publish(self, version: int) -> dict[str, float]:
         """Bring every generator to the trainers' present weights, those of `version`, and prove it. Returns metrics."""
+        if not self.takes_turns:
+            self.version = self.trained_version = version
+            return {}
         self.rollouts.settle()
         self.trained_version = version
         self.trainers.offload(parameters=False)  # what it does not need makes room for the generators' weights
