@@ -15,6 +15,7 @@ from tandem.report.terminal import plain
 
 BARS = 10  # of the histogram of lengths
 WIDEST = 40  # characters of a bar
+SHOWN = ("PNG", "JPEG", "GIF", "WEBP", "BMP")  # by browsers
 PAGE_BYTES = 24 << 20  # of pictures on a page
 
 
@@ -59,7 +60,7 @@ def page_rows(rows: Sequence[dict[str, Any]], limit: int) -> list[dict[str, Any]
         for picture in row["pictures"]:
             left -= len(picture["data"])
             told = {name: picture[name] for name in ("type", "width", "height", "bytes")}
-            pictures.append(told | {"url": data_url(picture) if left >= 0 else None})
+            pictures.append(told | {"url": data_url(picture) if left >= 0 and picture["type"] in SHOWN else None})
         made.append(row | {"pictures": pictures, "overlong": row["tokens"] is not None and row["tokens"] > limit})
     return made
 
