@@ -8,7 +8,7 @@ import { linear, logTicks, smoothed, ticks } from "./scale.js";
 const WIDTH = 420;
 const HEIGHT = 210;
 const LEFT = 52;
-const RIGHT = 10;
+const RIGHT = 18;
 const TOP = 10;
 const BOTTOM = 24;
 
