@@ -20,7 +20,6 @@ import sys
 import tempfile
 import time
 import uuid
-from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
@@ -35,6 +34,7 @@ from tandem.run.processes import shared_memory_of
 from tandem.run.run_dir import shared_memory_prefix
 from tandem.sync.buckets import SHARED_MEMORY
 from tests.run.equal_runs import differences
+from tests.run.marked import MARK, marked
 
 KINDS = {  # what stands in the command line of such a process
     "terminal": "-m tandem train",
@@ -51,7 +51,6 @@ SETTINGS = (
 )
 OTHER_SETTINGS: list[str] = []  # of the command line
 LIMIT_S = 600.0  # of one start of a run
-MARK = "TANDEM_FAULTS_MARK"
 
 
 @dataclass
@@ -71,16 +70,6 @@ def start(run_dir: Path, mark: str, *settings: str) -> subprocess.Popen:
     command = [sys.executable, "-m", "tandem", "train", "demo", f"run_dir={run_dir}", *SETTINGS, *OTHER_SETTINGS, *settings]
     with run_dir.with_suffix(".log").open("ab") as log:
         return subprocess.Popen(command, stdout=log, stderr=log, env=os.environ | {MARK: mark}, start_new_session=True)
-
-
-def marked(mark: str) -> Iterator[psutil.Process]:
-    """Every process that has the mark of a run, whoever is its parent by now."""
-    for process in psutil.process_iter():
-        try:
-            if process.environ().get(MARK) == mark and process.status() != psutil.STATUS_ZOMBIE:
-                yield process
-        except psutil.Error:
-            continue
 
 
 def find(kind: str, mark: str) -> list[psutil.Process]:
@@ -109,7 +98,7 @@ def kill_one(process: subprocess.Popen, kill: Kill, mark: str, draw: random.Rand
     ends = time.monotonic() + kill.after_s
     while process.poll() is None:
         if time.monotonic() >= ends and (found := find(kill.process, mark)):
-            family = list(marked(mark))
+            family = marked(mark)
             files = shared_memory_of(family)
             kill.phase = log.read_text(errors="replace").strip().splitlines()[-1][:30].split("  ")[0]
             draw.choice(found).send_signal(signal.SIGKILL)
@@ -120,7 +109,7 @@ def kill_one(process: subprocess.Popen, kill: Kill, mark: str, draw: random.Rand
 
 def left_behind(mark: str, files: set[Path], run_dir: Path) -> list[str]:
     ends = time.monotonic() + 10
-    while (processes := list(marked(mark))) and time.monotonic() < ends:
+    while (processes := marked(mark)) and time.monotonic() < ends:
         time.sleep(0.2)
     left = [" ".join(process.cmdline())[:60] for process in processes]
     for process in processes:

@@ -50,6 +50,11 @@ def config_of(*overrides: str) -> Config:
         ("data.instruction=x", "data.instruction without", "data.system_prompt"),
         ("reward.overlong_buffer=25", "reward.overlong_buffer = 25", "reward.overlong_buffer=6"),
         ("rollout.router_replay=true trainer.recompute=selective", "rollout.router_replay with", "trainer.recompute=full"),
+        (
+            "rollout.router_replay=true rollout.placement=split rollout.max_staleness=1",
+            "rollout.router_replay with rollout.max_staleness",
+            "rollout.max_staleness=0",
+        ),
         ("rollout.expert_parallel=true rollout.tp=2", "rollout.expert_parallel with device = cpu", "rollout.expert_parallel=false"),
         ("device=npu rollout.expert_parallel=true", "rollout.expert_parallel with rollout.tp = 1", "rollout.expert_parallel=false"),
         ("rollout.placement=split rollout.replicas=0", "rollout.replicas = 0", "rollout.replicas=1"),

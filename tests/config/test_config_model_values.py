@@ -3,6 +3,7 @@
 import json
 import shutil
 import struct
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,9 @@ from tandem.config.modelfolder import check_model
 from tandem.config.modelvalues import check_values
 from tandem.config.schema import ParallelConfig
 from tandem.errors import UserError
+from tandem.qwen3_5.tiny import SIZES
 from tests.config.test_config_preflight import split
+from tests.examples import write_tiny_model
 
 YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 64}
 TEXT = {  # changes of text_config, what is told
@@ -151,6 +154,12 @@ def test_a_quantised_tensor_of_the_model_is_refused_by_name_and_one_outside_is_n
 def test_a_dry_run_looks_at_a_local_model_too(model: Path) -> None:
     with pytest.raises(UserError, match=r"parallel\.pp = 8 does not divide the model's num_hidden_layers = 4"):
         prepare("demo", [f"model.path={model}", "parallel.pp=8", "trainer.devices_per_node=8"], dry_run=True, env={})
+
+
+def test_experts_cannot_be_replayed_where_there_are_none(tmp_path: Path) -> None:
+    model = write_tiny_model(tmp_path / "dense", replace(SIZES["test"], num_experts=0))
+    with pytest.raises(UserError, match=r"rollout\.router_replay with a model without experts"):
+        prepare("demo", [f"model.path={model}", "rollout.router_replay=true"], dry_run=True, env={})
 
 
 @pytest.mark.parametrize("dry_run", [True, False])

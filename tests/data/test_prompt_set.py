@@ -1,5 +1,6 @@
 """Prompts are measured once, in other processes if asked, remembered from run to run, and made when they are asked for."""
 
+from copy import deepcopy
 from dataclasses import replace
 
 import numpy as np
@@ -60,6 +61,16 @@ def test_lengths_are_remembered_for_the_same_content_and_processor_only(counted,
     builder = counted(max_prompt_length=60, thinking=False)
     build_prompts(ROWS[:4], builder, cache=tmp_path)
     assert len(builder.seen) == 4, "another template, other lengths"
+
+
+def test_another_template_or_image_processor_has_lengths_of_its_own(counted):
+    """Also of a model that is named by the hub: no folder tells them apart."""
+    same, template, pixels = counted(), counted(), counted()
+    for builder in (template, pixels):
+        builder.processor = deepcopy(builder.processor)
+    template.processor.chat_template += " "
+    pixels.processor.image_processor.merge_size = 4
+    assert len({builder.fingerprint for builder in (same, counted(), template, pixels)}) == 3
 
 
 def test_a_cache_that_is_cut_off_or_cannot_be_written_costs_time_only(counted, tmp_path):

@@ -18,6 +18,8 @@ def serve(pipe, environment: dict[str, str], arguments: dict) -> None:
         finished: list[tuple] = []
         if method == "generate":
             kwargs["on_finished"] = lambda *prompt, heard=finished: heard.append(prompt)
+        if method == "give_up":
+            method, kwargs["on_finished"] = "generate", end_at_first
         try:
             if engine is None:
                 engine = RolloutEngine(**arguments)
@@ -28,8 +30,15 @@ def serve(pipe, environment: dict[str, str], arguments: dict) -> None:
             return
 
 
+def end_at_first(*_) -> None:
+    raise RuntimeError("given up")
+
+
 class RemoteEngine:
-    """Forwards every method call and returns, or raises, what the engine does. `finished`: what the last `generate` handed out early."""
+    """Forwards every method call and returns, or raises, what the engine does. `finished`: what the last `generate` handed out early.
+
+    `give_up` is a `generate` that ends when the first prompt is finished.
+    """
 
     def __init__(self, rollout: RolloutConfig, **arguments):
         context = multiprocessing.get_context("spawn")

@@ -13,23 +13,28 @@ from tests.rollout.remote import RemoteEngine
 
 
 @pytest.fixture(scope="module")
-def completions(models, prompts, banned, stops):
-    """3 samples of each prompt, few at a time: some find their prompt's prefix in the cache."""
+def sampled(models, prompts, banned, stops):
+    """(prompt, its 3 samples) of each prompt, few at a time: some find their prompt's prefix in the cache. The second prompt's requests
+    have the names of others, as long, that were given up before."""
     rollout = RolloutConfig(max_num_seqs=4, cache_bytes=64 << 20, enforce_eager=False, router_replay=True)
     arguments = {"model_path": str(models.a), "dtype": "float32", "max_model_len": 256, "seed": 0}
     engine = RemoteEngine(rollout, **arguments, banned_token_ids=banned, stop_token_ids=stops)
+    order = [prompts[number] for number in (0, 3, 4, 1, 2, 5)]
     try:
-        return engine.generate([Request(prompt, SamplingParams(3, max_tokens=16, seed=4)) for prompt in prompts], 0)
+        with pytest.raises(RuntimeError, match="given up"):
+            engine.give_up([Request(order[0], SamplingParams(1, max_tokens=8)), Request(order[2], SamplingParams(3, max_tokens=16))], 0)
+        completions = engine.generate([Request(prompt, SamplingParams(3, max_tokens=16, seed=4)) for prompt in order], 0)
     finally:
         engine.close()
+    return list(zip(order, completions))
 
 
-def test_they_are_the_experts_of_transformers(models, prompts, completions, banned):
+def test_they_are_the_experts_of_transformers(models, sampled, banned):
     torch.set_num_threads(1)
     reference, choices, num_compared = Reference(models.a, banned), [], 0
     for layer in reference.model.model.language_model.layers:
         layer.mlp.gate.register_forward_hook(lambda _module, _inputs, outputs: choices.append(outputs[2]))
-    for prompt, samples in zip(prompts, completions):
+    for prompt, samples in sampled:
         for sample in samples:
             choices.clear()
             reference.logprobs(prompt, sample.token_ids, 1.0)

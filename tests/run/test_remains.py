@@ -70,6 +70,14 @@ def test_a_segment_of_the_same_name_that_somebody_has_made_since_stays(tmp_path:
         segment.unlink()
 
 
+def test_a_record_that_another_generator_has_removed_meanwhile_is_no_error(tmp_path: Path, monkeypatch) -> None:
+    (tmp_path / "logs").mkdir()
+    remains._note(tmp_path)
+    [record] = (tmp_path / "logs").iterdir()
+    monkeypatch.setattr(remains, "find", lambda identity: record.unlink())
+    assert remains.remove(tmp_path) == []
+
+
 def test_a_process_of_ray_that_died_ends_the_run_at_once_and_is_named(monkeypatch) -> None:
     """Ray itself would notice after a minute, and end the terminal's process without a word."""
     with subprocess.Popen(["sleep", "60"]) as service:

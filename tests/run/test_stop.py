@@ -8,10 +8,10 @@ import time
 import uuid
 from pathlib import Path
 
-import psutil
 import pytest
 
 from tandem.run.run_dir import shared_memory_prefix
+from tests.run.marked import MARK, marked
 
 MOMENTS = {  # what the terminal has shown when the signal comes
     "while Ray starts": "starting the cluster",
@@ -24,20 +24,8 @@ MOMENTS = {  # what the terminal has shown when the signal comes
 
 def start(run_dir: Path, mark: str, *overrides: str) -> subprocess.Popen:
     command = [sys.executable, "-m", "tandem", "train", "demo", f"run_dir={run_dir}", *overrides]
-    environment = {**os.environ, "TANDEM_TEST_MARK": mark}
+    environment = {**os.environ, MARK: mark}
     return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True)
-
-
-def marked(mark: str) -> list[psutil.Process]:
-    """Every process that inherited the mark, wherever it hangs in the process tree."""
-    found = []
-    for process in psutil.process_iter():
-        try:
-            if process.environ().get("TANDEM_TEST_MARK") == mark and process.status() != psutil.STATUS_ZOMBIE:
-                found.append(process)
-        except (psutil.NoSuchProcess, psutil.AccessDenied):
-            continue
-    return found
 
 
 def wait_for_line(process: subprocess.Popen, text: str, limit_s: float) -> None:

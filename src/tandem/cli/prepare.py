@@ -30,7 +30,7 @@ def prepare(
         check_layout(text, config.parallel, vision)
     if dry_run:
         if config.model.path and Path(config.model.path).expanduser().exists():  # else it may lie on the machine that will run
-            check_model(config.model.path, config.parallel)
+            check_model(config.model.path, config.parallel, config.rollout.router_replay)
         return config
     if config.device != "auto":
         devices.detect(config.device)
@@ -53,7 +53,7 @@ def check_hub_model(config: Config) -> None:
     from tandem.data.hub import fetch
 
     folder = fetch(config.model.path, "model", ("config.json",))
-    check_config(folder, config.parallel)
+    check_config(folder, config.parallel, config.rollout.router_replay)
 
 
 def _say(line: str) -> None:

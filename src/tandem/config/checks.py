@@ -305,6 +305,12 @@ def samples_ahead_need_their_own_devices(config: Config) -> None:
 
 
 def replayed_experts_stay_with_their_layer(config: Config) -> None:
+    if config.rollout.router_replay and config.rollout.max_staleness:
+        raise UserError(
+            "rollout.router_replay with rollout.max_staleness = 1",
+            "a checkpoint holds the batch that was made ahead, and would hold the experts of each of its tokens: gigabytes",
+            "set rollout.max_staleness=0, or rollout.router_replay=false",
+        )
     if config.rollout.router_replay and config.trainer.recompute == "selective":
         raise UserError(
             "rollout.router_replay with trainer.recompute = selective",

@@ -27,20 +27,20 @@ def check_model(path: str, parallel: ParallelConfig, router_replay: bool = False
         raise UserError(f"no model at {path}", "model.path does not exist and does not look like a hub name (org/name)", _ASK)
     if not folder.is_dir():
         raise UserError(f"model.path = {path} is a file", "a model is a folder with config.json, weights and tokenizer", _ASK)
-    check_config(folder, parallel)
-    if router_replay and not read_json(folder / "config.json")["text_config"].get("num_experts"):
-        raise UserError(
-            "rollout.router_replay with a model without experts", f"{folder} has none, so there is no choice to replay", "set it to false"
-        )
+    check_config(folder, parallel, router_replay)
     _check_processor(folder)
     read_headers(folder)
 
 
-def check_config(folder: Path, parallel: ParallelConfig) -> None:
-    """Raises UserError unless config.json of `folder` is Qwen3.5's and this layout can cut it."""
+def check_config(folder: Path, parallel: ParallelConfig, router_replay: bool = False) -> None:
+    """Raises UserError unless config.json of `folder` is Qwen3.5's and this layout can cut it, with experts if their choice is replayed."""
     config = _config(folder)
     check_values(config, str(folder / "config.json"))
     check_layout(config["text_config"], parallel, config["vision_config"])
+    if router_replay and not config["text_config"].get("num_experts"):
+        raise UserError(
+            "rollout.router_replay with a model without experts", f"{folder} has none, so there is no choice to replay", "set it to false"
+        )
 
 
 def _config(folder: Path) -> dict[str, Any]:

@@ -4,8 +4,8 @@ import json
 import re
 from dataclasses import replace
 from functools import cached_property
+from importlib.metadata import version
 from itertools import groupby
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -56,8 +56,9 @@ class PromptBuilder:
 
     @cached_property
     def fingerprint(self) -> str:
-        """Changes with whatever changes the tokens of a row."""
-        return _fingerprint(self.model_path, self.data)
+        """Changes with whatever changes the tokens of a row: template, tokenizer, image processor, what the template is told."""
+        parts = [version("transformers"), self.data.thinking, self.processor.chat_template, self.tokenizer.backend_tokenizer.to_str()]
+        return blake3(json.dumps([*parts, self.processor.image_processor.to_json_string()]).encode()).hexdigest(16)
 
     def build(self, row: Row) -> Prompt:
         """The whole prompt of `row`, however long. Raises `BadRow` naming the row when it cannot be rendered or processed."""
@@ -140,16 +141,6 @@ class PromptBuilder:
     def stop_token_ids(self) -> list[int]:
         """Ids that end a response: the end of the turn, and what generation_config.json names."""
         return self._stop_ids
-
-
-def _fingerprint(model_path: str, data: DataConfig) -> str:
-    """Of the files that decide how a row becomes tokens, and of what the template is told."""
-    digest = blake3(json.dumps([data.thinking]).encode())
-    folder = Path(model_path)
-    for file in sorted(folder.glob("*")) if folder.is_dir() else []:
-        if file.suffix in (".json", ".jinja", ".txt") and "safetensors" not in file.name:
-            digest.update(file.name.encode() + file.read_bytes())
-    return digest.hexdigest(16)
 
 
 def _messages_in_parts(row: Row) -> list[dict[str, Any]]:

@@ -1,6 +1,6 @@
 """Router replay: tokens go to the experts that the generator chose for them, weighed by the trainer's own router.
 
-Rounding differs between trainer and generator, and a token whose two best-but-last experts are close then takes another way through the
+Trainer and generator round differently. A token whose last chosen and first passed-over expert are close then takes another way through the
 network: a jump, where everything else differs by rounding. Replaying the choice takes the jump away (Ma et al. 2025, arXiv:2510.11370).
 """
 
@@ -14,7 +14,7 @@ UNKNOWN = -1  # in place of an expert's number: the router chooses by itself
 TopK = Callable[..., tuple[Tensor, Tensor]]
 
 
-class Replay:
+class ReplayedTopK:
     """What Megatron's router asks in place of top-k. It counts the choices that were replayed, and those of them that it would have made
     otherwise; under recomputation only the pass with gradients counts."""
 
@@ -46,7 +46,7 @@ class ReplayedLayer(TransformerLayer):
 
     def __init__(self, *args, **kwargs):
         super().__init__(*args, **kwargs)
-        self.replay = self.mlp.router.router_replay = Replay()
+        self.replay = self.mlp.router.router_replay = ReplayedTopK()
 
     def forward(self, *args, packed_seq_params, **kwargs):
         experts = packed_seq_params.experts

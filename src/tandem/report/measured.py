@@ -4,6 +4,7 @@ from statistics import median
 from typing import Any
 
 from tandem.report.runs import RunFolder
+from tandem.track.summary import values_of
 
 
 def measured_of(run: RunFolder) -> dict[str, Any]:
@@ -41,16 +42,12 @@ def _row(what: str, planned: float | None, measured: float | None, unit: str, ab
     return {"what": what, "planned": planned, "measured": measured, "unit": unit, "about": about}
 
 
-def _values(run: RunFolder, metric: str) -> list[float]:
-    return [value for row in run.metrics if (value := row.get(metric)) is not None]
-
-
 def _most(run: RunFolder, metric: str) -> float | None:
-    return max(_values(run, metric), default=None)
+    return max(values_of(run.metrics, metric), default=None)
 
 
 def _median(run: RunFolder, metric: str) -> float | None:
-    values = _values(run, metric)
+    values = values_of(run.metrics, metric)
     return median(values) if values else None
 
 

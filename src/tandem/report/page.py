@@ -64,19 +64,19 @@ def _run_data(run: RunFolder, budget: Budget) -> dict[str, Any]:
 
 def page(data: dict[str, Any]) -> str:
     """The HTML document about runs."""
-    return document("page.html", SCRIPTS, data, live=data["live"])
+    return document("Tandem", "page.html", SCRIPTS, data, live=data["live"])
 
 
-def document(shell: str, scripts: Sequence[str], data: dict[str, Any], live: bool = False) -> str:
-    """An HTML document of a shell, scripts and data. Args: live: it may ask its own server for more."""
+def document(title: str, body: str, scripts: Sequence[str], data: dict[str, Any], live: bool = False) -> str:
+    """An HTML document. Args: body, scripts: files in `web/`; live: it may ask its own server for more."""
     script, style = script_text(scripts), _web("style.css")
     connect = "; connect-src 'self'" if live else ""
     policy = (
         f"default-src 'none'; script-src '{_digest(script)}'; style-src '{_digest(style)}'; img-src data:"
         f"{connect}; base-uri 'none'; form-action 'none'"
     )
-    parts = {"policy": policy, "style": style, "data": embedded(data), "script": script}
-    return re.sub(r"\{\{(\w+)\}\}", lambda match: parts[match[1]], _web(shell))
+    parts = {"title": title, "body": _web(body), "policy": policy, "style": style, "data": embedded(data), "script": script}
+    return re.sub(r"\{\{(\w+)\}\}", lambda match: parts[match[1]], _web("shell.html"))
 
 
 def script_text(scripts: Sequence[str] = SCRIPTS) -> str:
@@ -112,7 +112,7 @@ def write_report(runs: list[RunFolder], path: Path, budget: Budget | None = None
 def write_rows_page(rows: Sequence[dict[str, Any]], summary: Sequence[str], bad: Sequence[str], limit: int, path: Path) -> Path:
     """The page of `tandem inspect data`. Raises UserError when it cannot be written."""
     data = {"rows": page_rows(rows, limit), "summary": list(summary), "bad": list(bad)}
-    return write_page(document("rows.html", ROWS_SCRIPTS, data), path)
+    return write_page(document("Tandem: rows", "rows.html", ROWS_SCRIPTS, data), path)
 
 
 def _web(name: str) -> str:

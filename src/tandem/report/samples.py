@@ -146,7 +146,7 @@ def _sample(row: dict[str, Any]) -> dict[str, Any]:
 
 
 def _tokens(row: dict[str, Any]) -> dict[str, Any]:
-    """`tokens`: all texts in one, `ends`: the UTF-16 length of each as a byte."""
+    """`tokens`: all texts in one, `lengths`: the UTF-16 length of each as a byte."""
     if row["token_texts"] is None:
         return {}
     texts = [text if len(text) <= LONGEST_TOKEN // 2 else text[: LONGEST_TOKEN // 2] for text in row["token_texts"]]

@@ -118,6 +118,7 @@ class WeightReceiver:
     _tandem_version: int | None = 0  # the weights that the engine was started with
     _tandem_loader: DirectLoader | LayerwiseLoader | None = None  # both are kept: what they learn once serves every publication
     _tandem_reader: BucketReader | None = None
+    _tandem_recorder: RoutingRecorder | None = None
 
     def begin_update(self, version: int, direct: bool) -> dict:
         """Start the publication of `version`; until it has finished the worker has no valid version.
@@ -157,7 +158,12 @@ class WeightReceiver:
         return self._answer(finish)
 
     def zero_states(self) -> dict:
-        """Zero the convolution and recurrent states of every layer that has such: what memory holds after a sleep is undefined."""
+        """Zero the convolution and recurrent states of every layer that has such: what memory holds after a sleep is undefined.
+
+        Choices of experts that were recorded for cached tokens are forgotten.
+        """
+        if self._tandem_recorder is not None:
+            self._tandem_recorder.forget()
         for layer in self.vllm_config.compilation_config.static_forward_context.values():
             if isinstance(layer, MambaBase):
                 for state in layer.kv_cache:
@@ -171,9 +177,11 @@ class WeightReceiver:
 
     def take_recorded(self, request_ids: list[str]) -> dict:
         """Returns shape [layers, k] and the experts of each request, int16 bytes, from the first worker: all choose alike."""
-        taken = self._tandem_recorder.take(request_ids)
+        recorder = self._tandem_recorder
+        assert recorder is not None, "nothing is recorded"
+        taken = recorder.take(request_ids)
         experts = {name: choices.tobytes() for name, choices in taken.items()} if self.rank == 0 else {}
-        return {"shape": list(self._tandem_recorder.shape), "experts": experts}
+        return {"shape": list(recorder.shape), "experts": experts}
 
     def loaded_version(self) -> int | None:
         """The version of the weights, or None while or after an update that did not finish."""

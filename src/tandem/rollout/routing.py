@@ -13,23 +13,16 @@ from torch import Tensor
 from vllm.model_executor.layers.fused_moe.layer import MoERunner
 from vllm.v1.kv_cache_interface import FullAttentionSpec
 
-from tandem.errors import UserError
-
 
 class RoutingRecorder:
     """Follows `runner` (vLLM's V1 model runner) from now on.
 
     `shape`: (layers, k).
-
-    Raises:
-        UserError: the model has no experts.
     """
 
     def __init__(self, runner: Any):
         experts = sorted((module for module in runner.model.modules() if isinstance(module, MoERunner)), key=lambda module: module.layer_id)
-        if not experts:
-            raise UserError("rollout.router_replay with a model without experts", "there is no choice to replay", "set it to false")
-        assert [module.layer_id for module in experts] == list(range(len(experts))), "every layer of the model has experts"
+        assert experts and [module.layer_id for module in experts] == list(range(len(experts))), "every layer of the model has experts"
         self.shape = len(experts), experts[0].router.top_k
         self._runner = runner
         self._step = torch.full((runner.max_num_tokens, *self.shape), -1, dtype=torch.int16)  # of the tokens of one step
@@ -69,6 +62,11 @@ class RoutingRecorder:
         """Of the first `end` tokens of the batch's request `index`, [end]."""
         positions, size = np.arange(end), self._table.block_size
         return self._table.block_table.np[index, positions // size].astype(np.int64) * size + positions % size
+
+    def forget(self) -> None:
+        """As the caches are: what is in a slot is of no token any more, and requests that were given up are not taken."""
+        self._known.clear()
+        self._slots.fill(-1)
 
     def take(self, names: list[str]) -> dict[str, np.ndarray]:
         """{request: [tokens, layers, k] int16} of finished requests; they are forgotten here."""

@@ -33,11 +33,9 @@ def _completion(one: Completion) -> dict[str, Any]:
         "text": one.text,
         "finish_reason": one.finish_reason,
         "version": one.version,
-        "experts": None if one.experts is None else one.experts.tolist(),
     }
 
 
 def _read(one: dict[str, Any]) -> Completion:
     token_ids, logprobs = np.array(one["token_ids"], np.int64), np.array(one["logprobs"], np.float32)
-    experts = None if one.get("experts") is None else np.array(one["experts"], np.int16)
-    return Completion(token_ids, logprobs, one["text"], one["finish_reason"], one["version"], experts)
+    return Completion(token_ids, logprobs, one["text"], one["finish_reason"], one["version"])

@@ -49,16 +49,19 @@ def family() -> list[Identity]:
     return [(process.pid, process.create_time()) for process in (me, *me.children(recursive=True))]
 
 
+def find(identity: Identity) -> psutil.Process | None:
+    """The process, unless it has ended."""
+    pid, created = identity
+    try:
+        process = psutil.Process(pid)
+        return process if process.create_time() == created else None
+    except psutil.NoSuchProcess:
+        return None
+
+
 def kill_family(identities: list[Identity]) -> None:
     """Kill them, stopped ones too; those that have ended are no error."""
-    alive = []
-    for pid, created in identities:
-        try:
-            process = psutil.Process(pid)
-            if process.create_time() == created:
-                alive.append(process)
-        except psutil.NoSuchProcess:
-            continue
+    alive = [process for identity in identities if (process := find(identity))]
     for process in alive:
         process.kill()
     psutil.wait_procs(alive, timeout=10)

@@ -3,6 +3,7 @@
 vLLM's workers exchange tensors in segments with names of their own making, which nobody could tell from those of other programs.
 """
 
+import contextlib
 import json
 import os
 import socket
@@ -14,7 +15,7 @@ from pathlib import Path
 
 import psutil
 
-from tandem.run.processes import shared_memory_of
+from tandem.run.processes import find, shared_memory_of
 from tandem.sync.buckets import SHARED_MEMORY
 
 _SECONDS = 0.5  # between two looks while segments are being made
@@ -35,19 +36,28 @@ def noted(run_dir: Path) -> Iterator[None]:
 
 
 def remove(run_dir: Path) -> list[str]:
-    """Remove the segments that processes which have ended have noted on this node; returns their names."""
+    """Remove the segments that processes which have ended have noted on this node; returns their names.
+
+    Several generators of a node do this at the same time: what another has removed meanwhile is no error.
+    """
     gone = []
     for record in (run_dir / "logs").glob(f"shared_memory_{escape(socket.gethostname())}_*.json"):
-        noted = json.loads(record.read_text())
-        if _runs(noted["pid"], noted["created"]):
-            continue
-        for name, inode in noted["files"].items():
-            path = SHARED_MEMORY / name
-            if path.exists() and path.stat().st_ino == inode:  # not one of the same name since
-                path.unlink()
-                gone.append(name)
-        record.unlink()
+        with contextlib.suppress(FileNotFoundError):
+            noted = json.loads(record.read_text())
+            if find((noted["pid"], noted["created"])):
+                continue
+            for name, inode in noted["files"].items():
+                gone += _removed(SHARED_MEMORY / name, inode)
+            record.unlink()
     return gone
+
+
+def _removed(path: Path, inode: int) -> list[str]:
+    with contextlib.suppress(FileNotFoundError):
+        if path.stat().st_ino == inode:  # not one of the same name since
+            path.unlink()
+            return [path.name]
+    return []
 
 
 def _note_until(run_dir: Path, done: threading.Event) -> None:
@@ -62,10 +72,3 @@ def _note(run_dir: Path) -> None:
     beside = record.with_suffix(".tmp")
     beside.write_text(json.dumps({"pid": me.pid, "created": me.create_time(), "files": files}), encoding="utf-8")
     os.replace(beside, record)
-
-
-def _runs(pid: int, created: float) -> bool:
-    try:
-        return psutil.Process(pid).create_time() == created
-    except psutil.NoSuchProcess:
-        return False

@@ -30,7 +30,7 @@ def summarize(rows: Sequence[Metrics], phase_seconds: Mapping[str, float], paths
         phase_seconds: total seconds of each phase, in the order to show.
         paths: what the run left, by name (`checkpoint`, `export`, `report`).
     """
-    rewards = _values(rows, "reward/mean")
+    rewards = values_of(rows, "reward/mean")
     accuracy = [(row.get("step"), value) for row in rows if (value := row.get("val/accuracy")) is not None]
     seconds = [(value, row["time/step_s"]) for row in rows if (value := row.get("tokens_per_s")) is not None and row.get("time/step_s")]
     total = sum(step_s or 0 for _, step_s in seconds)
@@ -58,7 +58,8 @@ def summary_table(summary: Mapping[str, Any]) -> Table:
     return Table("Summary", ("", ""), tuple(rows))
 
 
-def _values(rows: Sequence[Metrics], name: str) -> list[float]:
+def values_of(rows: Sequence[Metrics], name: str) -> list[float]:
+    """Of one metric, in order, where it is a number."""
     return [value for row in rows if (value := row.get(name)) is not None]
 
 
