@@ -78,6 +78,13 @@ def test_a_record_that_another_generator_has_removed_meanwhile_is_no_error(tmp_p
     assert remains.remove(tmp_path) == []
 
 
+def test_a_segment_that_goes_while_it_is_noted_is_no_error(tmp_path: Path, monkeypatch) -> None:
+    (tmp_path / "logs").mkdir()
+    monkeypatch.setattr(remains, "shared_memory_of", lambda processes: {SHARED_MEMORY / "tandem-test-gone"})
+    remains._note(tmp_path)
+    assert '"files": {}' in next((tmp_path / "logs").iterdir()).read_text()
+
+
 def test_a_process_of_ray_that_died_ends_the_run_at_once_and_is_named(monkeypatch) -> None:
     """Ray itself would notice after a minute, and end the terminal's process without a word."""
     with subprocess.Popen(["sleep", "60"]) as service:

@@ -67,7 +67,10 @@ def _note_until(run_dir: Path, done: threading.Event) -> None:
 
 def _note(run_dir: Path) -> None:
     me = psutil.Process()
-    files = {path.name: path.stat().st_ino for path in shared_memory_of([me, *me.children(recursive=True)]) if path.exists()}
+    files = {}
+    for path in shared_memory_of([me, *me.children(recursive=True)]):
+        with contextlib.suppress(FileNotFoundError):  # its owner has removed it
+            files[path.name] = path.stat().st_ino
     record = run_dir / "logs" / f"shared_memory_{socket.gethostname()}_{me.pid}.json"
     beside = record.with_suffix(".tmp")
     beside.write_text(json.dumps({"pid": me.pid, "created": me.create_time(), "files": files}), encoding="utf-8")
