@@ -54,9 +54,10 @@ def test_segments_of_a_killed_process_are_removed_by_the_next_and_those_of_one_t
     other.unlink()
 
 
-def test_a_segment_of_the_same_name_that_somebody_has_made_since_stays(tmp_path: Path) -> None:
+def test_a_segment_of_the_same_name_that_somebody_has_made_since_stays(tmp_path: Path, monkeypatch) -> None:
     (tmp_path / "logs").mkdir()
     first = SharedMemory(create=True, size=4096)
+    monkeypatch.setattr(remains, "shared_memory_of", lambda processes: {SHARED_MEMORY / first.name})  # not what other tests hold
     remains._note(tmp_path)
     first.close()
     first.unlink()
@@ -72,6 +73,7 @@ def test_a_segment_of_the_same_name_that_somebody_has_made_since_stays(tmp_path:
 
 def test_a_record_that_another_generator_has_removed_meanwhile_is_no_error(tmp_path: Path, monkeypatch) -> None:
     (tmp_path / "logs").mkdir()
+    monkeypatch.setattr(remains, "shared_memory_of", lambda processes: set())
     remains._note(tmp_path)
     [record] = (tmp_path / "logs").iterdir()
     monkeypatch.setattr(remains, "find", lambda identity: record.unlink())
