@@ -6,6 +6,7 @@ One step would not show it: its loss and gradient norm are computed before the o
 import pytest
 
 from tandem.config.schema import ParallelConfig
+from tandem.engine.checkpoint import _writer
 from tandem.engine.fork_ranks import fork_each, fork_ranks
 
 BF16, ON_CPU = {"model": {"dtype": "bfloat16"}}, {"optimizer": {"on_cpu": True, "eps": 1e-4}}
@@ -49,3 +50,8 @@ def test_a_checkpoint_that_cannot_be_written_is_an_error_that_says_why(tiny_mode
     told = fork_ranks("tests.engine.ranks:save_on_a_full_disk", ParallelConfig(), 1, model_path=str(tiny_model), folder=str(tmp_path))
     assert "could not be written" in told[0]
     assert "File too large" in told[0]
+
+
+def test_a_rank_answers_for_its_own_files_and_for_none_that_another_is_still_writing():
+    names = ["__3_0.distcp", "__12_1.distcp", "random_00003.safetensors", ".metadata", "metadata.json", "common.pt", ".tmpGEDQFZ"]
+    assert [_writer(name) for name in names] == [3, 12, 3, 0, 0, 0, None]

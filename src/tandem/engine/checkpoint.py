@@ -13,8 +13,8 @@ import numpy as np
 import torch
 from megatron.core import dist_checkpointing, tensor_parallel
 from megatron.core.dist_checkpointing.strategies import filesystem_async
-from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
+from safetensors.torch import save as as_safetensors
 from torch import Tensor
 from torch.distributed.checkpoint.api import CheckpointException
 
@@ -22,6 +22,7 @@ from tandem.engine.optimizer import own_step_counts
 from tandem.errors import RunError
 from tandem.sync.digest import file_digest
 
+_OF_ALL = {".metadata", "metadata.json", "common.pt"}
 _METADATA = {"distrib_optim_sharding_type": "fully_reshardable"}
 
 
@@ -61,8 +62,8 @@ def save(engine, path: Path, *, optimizer: bool = True) -> dict[str, str]:
     try:
         dist_checkpointing.save(_sharded_state(engine, is_loading=False) if optimizer else _sharded_model(engine), str(path))
         if optimizer:
-            save_file(_random_states(), path / _random_file(rank))
-    except (CheckpointException, SafetensorError, OSError) as error:
+            (path / _random_file(rank)).write_bytes(as_safetensors(_random_states()))  # save_file has one of another name on the way
+    except (CheckpointException, OSError) as error:
         failures = getattr(error, "failures", {rank: (error, None)})
         why = "; ".join(f"rank {rank}: {cause}" for rank, (cause, _) in sorted(failures.items()))
         raise RunError(f"the checkpoint in {path} could not be written", why, "make room on its disk, or set another run_dir") from error
@@ -70,10 +71,12 @@ def save(engine, path: Path, *, optimizer: bool = True) -> dict[str, str]:
     return {file.name: file_digest(file) for file in written}
 
 
-def _writer(name: str) -> int:
-    """The rank that wrote a file: `__3_0.distcp`, `random_00003.safetensors`; what belongs to all is rank 0's."""
+def _writer(name: str) -> int | None:
+    """The rank that wrote a file: `__3_0.distcp`, `random_00003.safetensors`; what belongs to all is rank 0's; None: no file of a checkpoint."""
+    if name in _OF_ALL:
+        return 0
     found = re.fullmatch(r"__(\d+)_\d+\.distcp|random_(\d+)\.safetensors", name)
-    return int(found[1] or found[2]) if found else 0
+    return int(found[1] or found[2]) if found else None
 
 
 def load(engine, path: Path, *, optimizer: bool = True) -> None:
