@@ -72,7 +72,7 @@ def save(engine, path: Path, *, optimizer: bool = True) -> dict[str, str]:
 
 
 def _writer(name: str) -> int | None:
-    """The rank that wrote a file: `__3_0.distcp`, `random_00003.safetensors`; what belongs to all is rank 0's; None: no file of a checkpoint."""
+    """The rank that wrote a file: `__3_0.distcp`, `random_00003.safetensors`; 0 for what belongs to all, None for no file of ours."""
     if name in _OF_ALL:
         return 0
     found = re.fullmatch(r"__(\d+)_\d+\.distcp|random_(\d+)\.safetensors", name)
