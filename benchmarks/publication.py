@@ -1,6 +1,6 @@
 """Publication of weights: are the generator's numbers those of a fresh load, how fast is it beside a copy, how much memory does it take?
 
-    python benchmarks/publication.py [--json FILE] [--check] [--quick] [--layouts]
+    python benchmarks/publication.py [--json FILE] [--check] [--quick] [--transport shared_memory|device|collective] [--layouts]
 
 A trainer in one layout (TP2 PP2 EP2, four ranks) publishes to a generator in another (GEN_TP 2), real ones on CPU. After a step of training
 the generator's log-probs are compared, bit for bit, with those of an engine that was freshly loaded from the export of the same step.
@@ -113,6 +113,7 @@ def main() -> int:
     parser.add_argument("--json", type=Path)
     parser.add_argument("--check", action="store_true", help="exit 1 when something is not as it should be")
     parser.add_argument("--quick", action="store_true", help="the demo's model instead of one of 100 MB, 3 publications instead of 7")
+    parser.add_argument("--transport", choices=["shared_memory", "device", "collective"], default="shared_memory", help="sync.transport")
     parser.add_argument("--layouts", action="store_true", help="only: 8 ranks, TP2 PP2 EP2, to GEN_TP 2 and 1, against fresh loads")
     arguments = parser.parse_args()
     if arguments.layouts:
@@ -134,7 +135,7 @@ def main() -> int:
         settings = ["trainer.devices_per_node=4", "parallel.tp=2", "parallel.pp=2", "parallel.ep=2", "rollout.tp=2", f"model.path={model}"]
         settings += ["data.train_batch_size=8", "rollout.n=4", "warm_start.max_steps=0", f"run_dir={run_dir}", "rollout.replicas=1"]
         settings += ["parallel.sp=true", "rollout.health_timeout_s=300", "rollout.cache_bytes=67108864", "rollout.max_num_seqs=16"]
-        settings += [f"sync.bucket_bytes={64 << 20}"]
+        settings += [f"sync.bucket_bytes={64 << 20}", f"sync.transport={arguments.transport}"]
         config = load("demo", settings).model_copy(update={"device": "cpu"})
         cluster.start(config, cpu)
         run = assemble.assemble(config, cpu, "train", run_dir, Tracker(run_dir))

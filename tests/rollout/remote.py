@@ -6,6 +6,7 @@ import os
 from tandem.config.schema import RolloutConfig
 from tandem.rollout.engine import engine_environment
 from tandem.sync.buckets import SHARED_MEMORY, BucketWriter
+from tandem.sync.memory import shared_files
 
 
 def serve(pipe, environment: dict[str, str], arguments: dict) -> None:
@@ -65,7 +66,7 @@ class RemoteEngine:
         """Publish `tensors` as the next version, in many buckets."""
         self.version += 1
         self.begin_update(self.version)
-        writer = BucketWriter(SHARED_MEMORY, f"tandem-test-{os.getpid()}", bucket_bytes)
+        writer = BucketWriter(shared_files(SHARED_MEMORY, f"tandem-test-{os.getpid()}"), bucket_bytes)
         try:
             for bucket in writer.write(tensors.items() if isinstance(tensors, dict) else tensors, self.version):
                 self.load_bucket(change_bucket(bucket))

@@ -11,10 +11,13 @@ from tandem.sync.types import Bucket, TensorEntry
 class Rank:
     """Three buckets; remembers what it was asked."""
 
-    def __init__(self):
+    def __init__(self, sender: int = -1):
+        self._sender = sender
         self.asked: list[str] = []
         self.next_bucket = SimpleNamespace(remote=self._next)
         self.bucket_bytes = SimpleNamespace(remote=lambda bucket: self.asked.append(f"bytes of {bucket.entries[0].name}") or "data")
+        self.send = SimpleNamespace(remote=lambda engine, bucket: self.asked.append(f"send {bucket.entries[0].name} to {engine}"))
+        self.join = SimpleNamespace(remote=lambda engine, meeting: self.asked.append(f"join {engine} in {meeting}"))
         self._num = 0
 
     def _next(self, *args):
@@ -22,22 +25,43 @@ class Rank:
         self._num += 1
         if self._num > 3:
             return (self._num, None)
-        return (self._num, Bucket("/dev/shm/x", 1, (TensorEntry(f"t{self._num}", "F32", (1,), 0, 4, "", 0, True),)))
+        entries = (TensorEntry(f"t{self._num}", "F32", (1,), 0, 4, "", 0, True),)
+        return (self._num, Bucket(1, entries, path="/dev/shm/x") if self._sender < 0 else Bucket(1, entries, sender=self._sender))
+
+
+def published(rank: Rank, replica, transport: str, monkeypatch):
+    """The publication, and the engine's calls."""
+    heard = []
+    call = lambda name: SimpleNamespace(remote=lambda *args: heard.append((name, args)))  # noqa: E731
+    replica.actor = SimpleNamespace(begin_update=call("begin"), load_bucket=call("load"), finish_update=call("finish"), join=call("join"))
+    monkeypatch.setattr(module.ray, "wait", lambda futures, **_: (futures[:1], futures[1:]))
+    monkeypatch.setattr(module, "wait", lambda futures, *_: [futures[0] and futures[0][1]])
+    monkeypatch.setattr(module, "answers", lambda calls, *_: {key: {"load_seconds": 0.0, "pack_seconds": 0.0} for key in calls})
+    config = SimpleNamespace(sync=SimpleNamespace(transport=transport))
+    trainers = SimpleNamespace(ranks=[rank], nodes=["here"], timeout_s=1.0, config=config, meeting=lambda name, timeout_s: name)
+    return module.publish(trainers, [replica], 1, "x", verify_share=0.0, timeout_s=1.0), heard
+
+
+def engine(node: str):
+    return type("Replica", (), {"node": node, "version": 0, "index": 5, "is_linked": False, "num_links": 0})()
 
 
 @pytest.mark.parametrize(("node", "elsewhere"), [("here", False), ("there", True)])
 def test_a_bucket_s_bytes_are_asked_for_before_the_next_bucket(node: str, elsewhere: bool, monkeypatch) -> None:
     """The next one may need ranks in a gather that are asked only once this bucket is loaded: bytes behind it would never come."""
-    rank, loaded = Rank(), []
-    call = lambda name: SimpleNamespace(remote=lambda *args: loaded.append((name, args)))  # noqa: E731
-    actor = SimpleNamespace(begin_update=call("begin"), load_bucket=call("load"), finish_update=call("finish"))
-    replica = type("Replica", (), {"node": node, "actor": actor, "version": 0})()
-    monkeypatch.setattr(module.ray, "wait", lambda futures, **_: (futures[:1], futures[1:]))
-    monkeypatch.setattr(module, "wait", lambda futures, *_: [futures[0][1]])
-    monkeypatch.setattr(module, "answers", lambda calls, *_: {key: {"load_seconds": 0.0, "pack_seconds": 0.0} for key in calls})
-    trainers = SimpleNamespace(ranks=[rank], nodes=["here"], timeout_s=1.0)
-    done = module.publish(trainers, [replica], 1, "x", verify_share=0.0, timeout_s=1.0)
+    rank = Rank()
+    done, heard = published(rank, engine(node), "shared_memory", monkeypatch)
     assert done.names == ["t1", "t2", "t3"]
     each = ["bytes of t{}", "next"] if elsewhere else ["next"]
     assert rank.asked == ["next", *(call.format(n) for n in (1, 2, 3) for call in each)]
-    assert [args[1] for name, args in loaded if name == "load"] == ["data" if elsewhere else None] * 3
+    assert [args[1] for name, args in heard if name == "load"] == ["data" if elsewhere else None] * 3
+
+
+def test_a_rank_joins_an_engine_once_and_sends_a_bucket_before_it_makes_the_next(monkeypatch) -> None:
+    replica = engine("there")
+    for first in (True, False):
+        rank = Rank(sender=0)
+        _, heard = published(rank, replica, "collective", monkeypatch)
+        joins = ["join 5 in engine5.1"] if first else []
+        assert rank.asked == [*joins, "next", *(call for n in (1, 2, 3) for call in (f"send t{n} to 5", "next"))]
+        assert [name for name, _ in heard] == ["join"] * first + ["begin"] + ["load"] * 3 + ["finish"]

@@ -25,6 +25,7 @@ def test_both_generators_give_the_numbers_of_a_fresh_load_of_the_same_step(tmp_p
         "rollout.replicas=2",
         "warm_start.max_steps=0",
         "rollout.router_replay=true",
+        "sync.transport=collective",
     ]
     settings += ["data.train_batch_size=4", "rollout.n=2", "sync.bucket_bytes=1048576", "rollout.max_num_seqs=16", f"run_dir={tmp_path}"]
     config = load("demo", settings).model_copy(update={"device": "cpu"})

@@ -7,6 +7,7 @@ from pathlib import Path
 from tandem.config.schema import ParallelConfig
 from tandem.data.types import Sequence
 from tandem.sync.buckets import SHARED_MEMORY, BucketWriter
+from tandem.sync.memory import shared_files
 from tandem.sync.types import Bucket
 from tests.engine.export_ranks import export_engine
 from tests.engine.ranks import make_engine
@@ -19,7 +20,7 @@ def train_publish_and_export(
     engine = make_engine(model_path, parallel)
     engine.start_optimizer(lr=1e-2, weight_decay=0.0)
     engine.update(sequences, supervised=True, lr=1e-2)
-    writer, kept = BucketWriter(SHARED_MEMORY, prefix, bucket_bytes), []
+    writer, kept = BucketWriter(shared_files(SHARED_MEMORY, prefix), bucket_bytes), []
     for bucket in writer.write(engine.tensors(), version=1):
         path = Path(f"{bucket.path}-kept-{len(kept)}")
         shutil.copyfile(bucket.path, path)

@@ -18,11 +18,12 @@ from tandem.sync.buckets import (
     SHARED_MEMORY,
     BucketReader,
     BucketWriter,
-    bucket_bytes,
     cleanup,
     copied_bucket,
+    file_bytes,
     is_checked,
 )
+from tandem.sync.memory import shared_files
 
 
 @pytest.fixture
@@ -50,7 +51,7 @@ def sample_tensors() -> dict[str, torch.Tensor]:
 
 
 def test_every_dtype_shape_and_layout_arrives_bit_for_bit_in_every_publication(prefix):
-    tensors, reader, writer, names = sample_tensors(), BucketReader(), BucketWriter(SHARED_MEMORY, prefix, 1024), set()
+    tensors, reader, writer, names = sample_tensors(), BucketReader(), BucketWriter(shared_files(SHARED_MEMORY, prefix), 1024), set()
     for version in (3, 4):
         seen, pieces = {}, 0
         reader.restart()
@@ -72,7 +73,9 @@ def test_every_dtype_shape_and_layout_arrives_bit_for_bit_in_every_publication(p
 
 
 def test_a_bucket_is_readable_while_the_next_one_is_filled_and_not_after(prefix):
-    buckets = BucketWriter(SHARED_MEMORY, prefix, 128).write([(f"{i}", torch.full((16,), float(i))) for i in range(3)], version=1)
+    buckets = BucketWriter(shared_files(SHARED_MEMORY, prefix), 128).write(
+        [(f"{i}", torch.full((16,), float(i))) for i in range(3)], version=1
+    )
     reader, first = BucketReader(), next(buckets)
     ((_, tensor),) = reader.read(first)
     next(buckets)
@@ -84,7 +87,7 @@ def test_a_bucket_is_readable_while_the_next_one_is_filled_and_not_after(prefix)
 
 
 def test_closed_writer_leaves_no_file_and_what_was_mapped_stays(prefix):
-    writer = BucketWriter(SHARED_MEMORY, prefix, 1 << 20)
+    writer = BucketWriter(shared_files(SHARED_MEMORY, prefix), 1 << 20)
     ((_, tensor),) = BucketReader().read(next(writer.write([("a", torch.arange(5.0))], version=1)))
     writer.close()
     writer.close()
@@ -95,14 +98,14 @@ def test_closed_writer_leaves_no_file_and_what_was_mapped_stays(prefix):
 def test_a_reader_lets_go_of_files_that_are_gone_and_follows_a_new_one_of_the_same_name(prefix):
     reader, path = BucketReader(), SHARED_MEMORY / f"{prefix}-same"
     for value in (1.0, 2.0):
-        writer = BucketWriter(SHARED_MEMORY, prefix, 128)
+        writer = BucketWriter(shared_files(SHARED_MEMORY, prefix), 128)
         bucket = next(writer.write([("a", torch.full((4,), value))], version=1))
         os.replace(bucket.path, path)
         ((_, tensor),) = reader.read(replace(bucket, path=str(path)))
         assert tensor.tolist() == [value] * 4
     os.unlink(path)
     reader.restart()
-    assert not reader._mappings
+    assert not reader._files
 
 
 def test_a_source_that_fails_or_is_left_does_not_disturb_the_next_publication(prefix):
@@ -110,7 +113,7 @@ def test_a_source_that_fails_or_is_left_does_not_disturb_the_next_publication(pr
         yield "a", torch.ones(30)
         raise ValueError("gather failed")
 
-    writer, reader = BucketWriter(SHARED_MEMORY, prefix, 128), BucketReader()
+    writer, reader = BucketWriter(shared_files(SHARED_MEMORY, prefix), 128), BucketReader()
     with pytest.raises(ValueError, match="gather failed"):
         list(writer.write(source(), version=1))
     next(writer.write(sample_tensors().items(), version=2))
@@ -121,7 +124,9 @@ def test_a_source_that_fails_or_is_left_does_not_disturb_the_next_publication(pr
 
 
 def test_one_changed_byte_names_tensor_and_file(prefix):
-    buckets = BucketWriter(SHARED_MEMORY, prefix, 1 << 20).write([("first", torch.ones(40)), ("second", torch.ones(40))], version=1)
+    buckets = BucketWriter(shared_files(SHARED_MEMORY, prefix), 1 << 20).write(
+        [("first", torch.ones(40)), ("second", torch.ones(40))], version=1
+    )
     bucket = next(buckets)
     with open(bucket.path, "r+b") as file:
         file.seek(bucket.entries[1].offset + 17)
@@ -138,7 +143,7 @@ def test_one_changed_byte_names_tensor_and_file(prefix):
 
 @pytest.mark.parametrize("size", [0, 64, 200])
 def test_truncated_file_names_tensor_and_file(prefix, size):
-    buckets = BucketWriter(SHARED_MEMORY, prefix, 1 << 20).write([("only", torch.ones(64))], version=1, verify_share=0.0)
+    buckets = BucketWriter(shared_files(SHARED_MEMORY, prefix), 1 << 20).write([("only", torch.ones(64))], version=1, verify_share=0.0)
     bucket = next(buckets)
     os.truncate(bucket.path, size)
     with pytest.raises(RunError, match="only"):
@@ -146,7 +151,7 @@ def test_truncated_file_names_tensor_and_file(prefix, size):
 
 
 def test_missing_file_and_wrong_shape_are_refused(prefix):
-    buckets = BucketWriter(SHARED_MEMORY, prefix, 1 << 20).write([("only", torch.ones(64))], version=1)
+    buckets = BucketWriter(shared_files(SHARED_MEMORY, prefix), 1 << 20).write([("only", torch.ones(64))], version=1)
     bucket = next(buckets)
     with pytest.raises(RunError, match="only"):
         list(BucketReader().read(replace(bucket, entries=(replace(bucket.entries[0], shape=(65,)),))))
@@ -158,14 +163,15 @@ def test_missing_file_and_wrong_shape_are_refused(prefix):
 def test_too_little_shared_memory_is_a_message_not_a_bus_error(prefix):
     huge = torch.zeros(1).expand(1 << 42)  # 16 TiB that nobody stores
     with pytest.raises(UserError, match="huge"):
-        list(BucketWriter(SHARED_MEMORY, prefix, 1 << 45).write([("small", torch.ones(3)), ("huge", huge)], version=1))
+        list(BucketWriter(shared_files(SHARED_MEMORY, prefix), 1 << 45).write([("small", torch.ones(3)), ("huge", huge)], version=1))
 
 
 def test_cleanup_removes_what_a_killed_writer_left_and_nothing_else(prefix):
     script = f"""
 import torch
 from tandem.sync.buckets import BucketWriter
-buckets = BucketWriter("/dev/shm", {prefix!r}, 128).write([("a", torch.ones(3))], version=1)
+from tandem.sync.memory import shared_files
+buckets = BucketWriter(shared_files("/dev/shm", {prefix!r}), 128).write([("a", torch.ones(3))], version=1)
 print(next(buckets).path, flush=True)
 input()
 """
@@ -186,7 +192,7 @@ input()
 @pytest.mark.parametrize("fault", ["dropped", "twice", "swapped"])
 def test_a_piece_that_is_not_the_next_one_is_refused_by_name(prefix, fault):
     buckets = []
-    for bucket in BucketWriter(SHARED_MEMORY, prefix, 256).write([("cut", torch.arange(100.0))], version=1):
+    for bucket in BucketWriter(shared_files(SHARED_MEMORY, prefix), 256).write([("cut", torch.arange(100.0))], version=1):
         kept = Path(bucket.path).with_name(f"{prefix}-kept-{len(buckets)}")
         shutil.copy(bucket.path, kept)
         buckets.append(replace(bucket, path=str(kept)))
@@ -208,12 +214,12 @@ def test_the_share_of_tensors_that_are_checked_holds_and_moves_with_the_version(
 
 
 def test_a_bucket_of_another_node_is_read_from_its_bytes_and_leaves_no_file(prefix):
-    buckets = BucketWriter(SHARED_MEMORY, prefix, 128).write([("a", torch.arange(5.0)), ("b", torch.arange(40.0))], version=1)
+    buckets = BucketWriter(shared_files(SHARED_MEMORY, prefix), 128).write([("a", torch.arange(5.0)), ("b", torch.arange(40.0))], version=1)
     reader, seen = BucketReader(), {}
     for bucket in buckets:
-        data, there = bucket_bytes(bucket), files(prefix)
+        data, there = file_bytes(bucket), files(prefix)
         assert data.nbytes <= 64
-        with copied_bucket(bucket, data, SHARED_MEMORY) as here:
+        with copied_bucket(bucket, data, SHARED_MEMORY, prefix) as here:
             assert here.path != bucket.path
             seen |= {name: tensor.tolist() for name, tensor in reader.read(here)}
         assert files(prefix) == there

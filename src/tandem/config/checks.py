@@ -304,6 +304,20 @@ def samples_ahead_need_their_own_devices(config: Config) -> None:
         )
 
 
+def weights_travel_by_what_the_placement_allows(config: Config) -> None:
+    transport, placement = config.sync.transport, config.rollout.placement
+    if config.device not in ("gpu", "npu") or (transport, placement) not in {("device", "split"), ("collective", "colocated")}:
+        return
+    why = {
+        "device": "a generator with devices of its own may be on another node, where no handle of device memory opens",
+        "collective": "trainer and generator share each device, and a group of NCCL or HCCL has one process a device",
+    }
+    fix = {"device": "collective", "collective": "device"}[transport]
+    raise UserError(
+        f"sync.transport = {transport} with rollout.placement = {placement}", why[transport], f"set sync.transport={fix}, or shared_memory"
+    )
+
+
 def replayed_experts_stay_with_their_layer(config: Config) -> None:
     if config.rollout.router_replay and config.rollout.max_staleness:
         raise UserError(
@@ -395,6 +409,7 @@ RULES = (
     a_tensor_parallel_group_stays_on_a_node,
     a_generator_fits_on_a_node,
     samples_ahead_need_their_own_devices,
+    weights_travel_by_what_the_placement_allows,
     separate_generators_are_counted,
     replayed_experts_stay_with_their_layer,
     whole_experts_need_several_devices,

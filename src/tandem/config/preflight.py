@@ -142,7 +142,8 @@ def shared_memory_needed(config: Config) -> int:
         store = DEFAULT_CPU_OBJECT_STORE
     parallel = config.parallel
     publishers = min(parallel.pp * parallel.ep, config.trainer.devices_per_node)  # one of each stage and expert shard
-    return (0 if config.cluster.address else store) + publishers * config.sync.bucket_bytes
+    buckets = publishers * config.sync.bucket_bytes if config.sync.transport == "shared_memory" else 0
+    return (0 if config.cluster.address else store) + buckets
 
 
 def check_shared_memory(needed: int, folder: Path = SHM) -> None:

@@ -242,6 +242,10 @@ class FidelityConfig(Section):
 
 
 class SyncConfig(Section):
+    transport: Literal["shared_memory", "device", "collective"] = Field(
+        "shared_memory",
+        description="how weights travel: by the host's memory; from device to device within a node (colocated); by NCCL or HCCL (split)",
+    )
     bucket_bytes: int = Field(256 << 20, ge=1 << 20, description="bytes of one bucket of weights; larger tensors are cut")
     verify_share: float = Field(
         0.1, ge=0, le=1, description="share of tensors whose checksums are compared after the first step; up to then it is all"

@@ -1,5 +1,6 @@
 """CPU: gloo between ranks, Megatron-Core through `megatron_cpu`."""
 
+from datetime import timedelta
 from pathlib import Path
 
 from tandem.config.schema import ParallelConfig
@@ -44,6 +45,17 @@ def current() -> str:
 
 def empty_cache() -> None:
     """Give cached memory back to the device: nothing is cached."""
+
+
+def synchronize() -> None:
+    """Wait until the device has done what it was asked: it has."""
+
+
+def process_group(store, rank: int, size: int, timeout: timedelta):
+    """A backend of torch.distributed that knows nothing of the default group. Collective."""
+    from torch.distributed import ProcessGroupGloo
+
+    return ProcessGroupGloo(store, rank, size, timeout)
 
 
 def memory_peak_bytes() -> int:

@@ -1,6 +1,7 @@
 """NVIDIA GPU: NCCL between ranks, Megatron-Core as it is."""
 
 import ctypes
+from datetime import timedelta
 
 from tandem.config.schema import ParallelConfig
 
@@ -62,6 +63,22 @@ def empty_cache() -> None:
     import torch
 
     torch.cuda.empty_cache()
+
+
+def synchronize() -> None:
+    """Wait until the device has done what it was asked."""
+    import torch
+
+    torch.cuda.synchronize()
+
+
+def process_group(store, rank: int, size: int, timeout: timedelta):
+    """A backend of torch.distributed that knows nothing of the default group. Collective."""
+    from torch.distributed import ProcessGroupNCCL
+
+    options = ProcessGroupNCCL.Options()
+    options._timeout = timeout
+    return ProcessGroupNCCL(store, rank, size, options)
 
 
 def memory_peak_bytes() -> int:

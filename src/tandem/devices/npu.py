@@ -1,6 +1,7 @@
 """Ascend NPU: HCCL between ranks, MindSpeed's adaptor imported before Megatron-Core."""
 
 import importlib.util
+from datetime import timedelta
 from typing import Any
 
 from tandem.config.schema import ParallelConfig
@@ -90,6 +91,22 @@ def empty_cache() -> None:
     import torch_npu
 
     torch_npu.npu.empty_cache()
+
+
+def synchronize() -> None:
+    """Wait until the device has done what it was asked."""
+    import torch_npu
+
+    torch_npu.npu.synchronize()
+
+
+def process_group(store, rank: int, size: int, timeout: timedelta):
+    """A backend of torch.distributed that knows nothing of the default group. Collective."""
+    from torch_npu._C._distributed_c10d import ProcessGroupHCCL
+
+    options = ProcessGroupHCCL.Options()
+    options._timeout = timeout
+    return ProcessGroupHCCL(store, rank, size, options)
 
 
 def memory_peak_bytes() -> int:

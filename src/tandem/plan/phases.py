@@ -62,6 +62,9 @@ def device_phases(config: Config, setting: Setting, rank: Rank, generator: Gener
     working = max(peak.total, _step(config, setting, rank))
     reference = states.weights if config.algorithm.kl.coef > 0 else 0
     memory = {phase: Memory(dict(base)) for phase in PHASES}
+    if config.sync.transport != "shared_memory":
+        for phase in PHASES[1:]:
+            memory[phase].add(own_bucket=config.sync.bucket_bytes)  # kept from one publication to the next
     memory["load"].add(weights=states.weights, gradients=states.gradients, copy=load_copy(rank.parameters, setting.item))
     memory["rollout"].add(**idle)
     if shared:
@@ -96,7 +99,8 @@ def host_memory(config: Config, setting: Setting, ranks: list[Rank], generator: 
     memory = {phase: Memory({"processes": processes}).add(reference=reference, object_store=store) for phase in PHASES}
     del memory["load"].parts["processes"]
     memory["load"].add(processes=num * TRAINER_PROCESS + RUN_PROCESSES)
-    memory["publication"].add(buckets=buckets)
+    if on_cpu or config.sync.transport == "shared_memory":
+        memory["publication"].add(buckets=buckets)
     if on_cpu:
         copies = sum(load_copy(rank.parameters, setting.item) for rank in ranks)
         memory["load"].add(weights=total["weights"], gradients=total["gradients"], copy=copies)

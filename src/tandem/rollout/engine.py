@@ -2,6 +2,7 @@
 
 import pickle
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Literal
 
@@ -10,7 +11,7 @@ import numpy as np
 from tandem.config.schema import RolloutConfig
 from tandem.errors import RunError, UserError
 from tandem.rollout.types import Completion, Part, Request
-from tandem.sync.types import Bucket
+from tandem.sync.types import Bucket, Meeting
 
 Device = Literal["cpu", "gpu", "npu"]
 VLLM_DEVICES = {"cpu": "cpu", "gpu": "cuda", "npu": "npu"}
@@ -181,6 +182,10 @@ class RolloutEngine:
                 "a publication was skipped, refused or did not finish",
                 "publish the weights again",
             )
+
+    def join_trainers(self, meeting: Meeting) -> None:
+        """Be reached by the training ranks, which join at the same time: buckets that a rank sends come from there."""
+        self._call("join_trainers", asdict(meeting))
 
     def begin_update(self, version: int) -> None:
         """Start taking the weights of `version`; the engine has no version until `finish_update` returns."""

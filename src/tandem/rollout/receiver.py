@@ -3,24 +3,32 @@
 import pickle
 import time
 from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 
+import torch
 from torch import Tensor
 from vllm.config import VllmConfig, set_current_vllm_config
+from vllm.distributed import get_tp_group
 from vllm.model_executor.layers.mamba.abstract import MambaBase
 from vllm.platforms import current_platform
 
+from tandem.devices import DEVICES
+from tandem.devices.handles import open_shared
 from tandem.errors import RunError
 from tandem.rollout.direct import DirectLoader
+from tandem.rollout.engine import VLLM_DEVICES
 from tandem.rollout.reload import LayerwiseLoader
 from tandem.rollout.routing import RoutingRecorder
-from tandem.sync.buckets import BucketReader
-from tandem.sync.types import Bucket
+from tandem.sync.buckets import BucketReader, span
+from tandem.sync.link import Link
+from tandem.sync.types import Bucket, Meeting
 
 if current_platform.is_cpu():
     from tandem.rollout import vllm_cpu
 
     vllm_cpu.apply()
 
+DEVICE = next(DEVICES[name] for name, platform in VLLM_DEVICES.items() if platform == current_platform.device_type)
 MAX_NAMES = 5  # in a message
 
 
@@ -47,8 +55,11 @@ class WeightUpdate:
         with set_current_vllm_config(vllm_config):
             loader.begin()
 
-    def load(self, bucket: Bucket) -> None:
+    def load(self, bucket: Bucket, sent: Tensor | None = None) -> None:
         """Hand the bucket's tensors to the loader, which splits and fuses them for this rank.
+
+        Args:
+            sent: the bucket's bytes, when they came by themselves.
 
         Raises:
             RunError: another version's bucket, a damaged tensor, one that came before, or one that vLLM does not take; names it.
@@ -62,7 +73,7 @@ class WeightUpdate:
         began = time.perf_counter()
         try:
             with set_current_vllm_config(self.vllm_config):
-                self.loader.load(self._received(bucket))
+                self.loader.load(self._received(bucket, sent))
             self.load_seconds += time.perf_counter() - began
         except RunError:
             raise
@@ -98,8 +109,8 @@ class WeightUpdate:
     def abort(self) -> None:
         self.loader.abort()
 
-    def _received(self, bucket: Bucket) -> Iterator[tuple[str, Tensor]]:
-        for name, tensor in self.reader.read(bucket, self.verify):
+    def _received(self, bucket: Bucket, sent: Tensor | None) -> Iterator[tuple[str, Tensor]]:
+        for name, tensor in self.reader.read(bucket, self.verify, sent=sent):
             if name in self.names:
                 raise refused(self.version, duplicated=[name])
             self.names[name] = None
@@ -119,6 +130,7 @@ class WeightReceiver:
     _tandem_loader: DirectLoader | LayerwiseLoader | None = None  # both are kept: what they learn once serves every publication
     _tandem_reader: BucketReader | None = None
     _tandem_recorder: RoutingRecorder | None = None
+    _tandem_link: Link | None = None
 
     def begin_update(self, version: int, direct: bool) -> dict:
         """Start the publication of `version`; until it has finished the worker has no valid version.
@@ -133,7 +145,7 @@ class WeightReceiver:
             model = self.model_runner.model
             if self._tandem_loader is None or self._tandem_reader is None:
                 self._tandem_loader = DirectLoader(model) if direct else LayerwiseLoader(model, self.vllm_config.model_config)
-                self._tandem_reader = BucketReader()
+                self._tandem_reader = BucketReader(partial(open_shared, DEVICE))
             num_workers = self.vllm_config.parallel_config.world_size
             verify = slice(self.rank % num_workers, None, num_workers)  # all workers of an engine see the same bytes
             self._tandem_update = WeightUpdate(self._tandem_loader, self._tandem_reader, self.vllm_config, version, verify)
@@ -141,9 +153,31 @@ class WeightReceiver:
         self._tandem_version = None
         return self._answer(begin)
 
+    def join_trainers(self, meeting: dict) -> dict:
+        """Args: meeting: the fields of a `Meeting`. The first worker joins; it hands on what it receives."""
+        if self.rank == 0:
+            self._tandem_link = Link(DEVICE, Meeting(**meeting), None)
+        return {}
+
     def load_bucket(self, bucket: bytes) -> dict:
         """Args: bucket: a pickled `Bucket`."""
-        return self._answer(lambda: self._open_update().load(pickle.loads(bucket)))
+
+        def load() -> None:
+            update, here = self._open_update(), pickle.loads(bucket)
+            update.load(here, self._sent(here) if here.sender >= 0 else None)
+            if here.handle:
+                DEVICE.synchronize()  # the trainer writes there again
+
+        return self._answer(load)
+
+    def _sent(self, bucket: Bucket) -> Tensor:
+        begin, end = span(bucket)
+        if self.rank == 0:
+            assert self._tandem_link is not None, "the training ranks were not joined"
+            data = self._tandem_link.receive(end - begin, bucket.sender)
+        else:
+            data = torch.empty(end - begin, dtype=torch.uint8, device=DEVICE.current())
+        return get_tp_group().broadcast(data, src=0)
 
     def finish_update(self, version: int, expected_names: list[str]) -> dict:
         """Returns the report of `WeightUpdate.finish`; from now on the worker has this version."""

@@ -25,8 +25,8 @@ def assemble(config: Config, device, task: str, run_dir: Path, track: Tracker) -
         run.trainers = TrainGroup(config, seats.trainers, str(run_dir))
     if has_generators:
         places = run.trainers.places() if has_trainers else []
-        shared = [[id for rank in ranks for id in places[rank][1]] for ranks in seats.shared]
-        run.generators = GeneratorGroup(config, seats.generators, shared, str(run_dir), track.note, track.generated)
+        visible = [cluster.visible_devices(config, places, ranks) for ranks in seats.shared]
+        run.generators = GeneratorGroup(config, seats.generators, visible, str(run_dir), track.note, track.generated)
         run.generators.catch_up = run.catch_up
     if task != "sft":
         run.graders = graders(config.reward)

@@ -176,6 +176,18 @@ def own_devices(config: Config, trainers: bool = True) -> bool:
     return config.rollout.placement == "split" or not trainers
 
 
+def visible_devices(config: Config, places: list[tuple[str, list[str]]], shared: range) -> list[str]:
+    """Ids of the devices that a generator sees, its own first: those of the ranks `shared`. CUDA opens memory of visible devices only.
+
+    Args:
+        places: of each training rank its node and the ids of its devices.
+    """
+    own = [id for rank in shared for id in places[rank][1]]
+    if not own or config.sync.transport != "device" or config.device != "gpu":
+        return own
+    return own + [id for node, ids in places if node == places[shared[0]][0] for id in ids if id not in own]
+
+
 def _devices(device, number: int) -> dict[str, float]:
     return {} if device.RAY_RESOURCE == "CPU" else {device.RAY_RESOURCE: float(number)}
 

@@ -35,6 +35,7 @@ class Replica:
     def __init__(self, index: int, make: Callable[[], Any], start: Callable[[Any], list[Any]]):
         self.index, self._make, self._start = index, make, start
         self.version = 0
+        self.is_linked, self.num_links = False, 0  # to the training ranks, with sync.transport=collective
         self.node, self.family = "", list[Identity]()
         self.actor: Any = make()
 
@@ -50,14 +51,14 @@ class Replica:
         """Kill the engine, whatever state it is in, and make another in its seat; it must be started."""
         cluster.run_on(self.node, kill_family, self.family, timeout_s=KILL_SECONDS)
         ray.kill(self.actor)
-        self.actor = self._make()
+        self.actor, self.is_linked = self._make(), False
 
 
 class GeneratorGroup:
     """All generators; all samples of a prompt are made by one, so that they share its prefix.
 
     Args:
-        seats, shared_devices: of each generator: Ray's options, and ids of devices that it shares with training ranks.
+        seats, shared_devices: of each generator: Ray's options, and ids of the devices it sees that training ranks have, its own first.
         note: shows a line to the person who watches the run.
         progress: (samples done, samples in all) of a rollout.
     """

@@ -14,6 +14,7 @@ from tandem.engine.export import Piece
 from tandem.errors import RunError
 from tandem.run.waiting import wait
 from tandem.run.workers import TrainRank
+from tandem.sync.types import Meeting
 
 
 class TrainGroup:
@@ -34,7 +35,12 @@ class TrainGroup:
             [self.ranks[0].address.remote(self.config.cluster.master_port)], self.timeout_s, "starting the training ranks"
         )
         self.nodes = [node for node, _ in self.places()]
+        self.address, self.port = address, port
         self._all("loading the model", "start", address, port, len(self.ranks), model_path, banned_token_ids)
+
+    def meeting(self, name: str, timeout_s: float) -> Meeting:
+        """Where all ranks and an engine join as the group `name`."""
+        return Meeting(self.address, self.port, name, len(self.ranks), timeout_s)
 
     def _all(self, what: str, method: str, *args: Any) -> list[Any]:
         with self.lock:

@@ -1,7 +1,8 @@
 """Carry the trainer's weights to generators: named, checksummed, versioned, one bucket at a time from each rank.
 
-A rank fills one half of its bucket file while the engines read the other, so that shared memory holds one bucket a rank at most. Ranks that
-only take part in a gather answer when the gathering rank has finished. An engine that fails is left out of the rest; the others get all.
+A rank fills one half of its bucket while the engines read the other. Where it lies, `sync.transport` says: in shared memory; in the rank's
+device memory, which engines of the node open; or there, and the rank sends it to each engine's first worker. Ranks that only take part in a
+gather answer when the gathering rank has finished. An engine that fails is left out of the rest; the others get all.
 """
 
 import time
@@ -46,6 +47,8 @@ def publish(
     """
     began, done = time.monotonic(), Publication(version)
     tell = Audience(list(replicas), done.failed, timeout_s)
+    if trainers.config.sync.transport == "collective":
+        tell.link(trainers)
     tell("begin_update", version)
     waiting: dict[Any, int] = {
         rank.next_bucket.remote(version, prefix, verify_share, True): index for index, rank in enumerate(trainers.ranks)
@@ -61,9 +64,9 @@ def publish(
         rank, node = trainers.ranks[index], trainers.nodes[index]
         # First the bytes: a rank answers one call after the other, and its next bucket may need ranks that are asked only once this one is
         # loaded.
-        data = rank.bucket_bytes.remote(bucket) if tell.is_elsewhere(node) else None
+        forwarded = tell.forward(rank, bucket, node)
         waiting[rank.next_bucket.remote(version, prefix, verify_share, False)] = index  # while this one is loaded
-        tell.load(bucket, node, data)
+        tell.load(bucket, node, forwarded)
         done.names += [entry.name for entry in bucket.entries if entry.is_last]
         done.num_bytes += sum(entry.num_bytes for entry in bucket.entries)
         done.num_checksums += sum(entry.is_last and bool(entry.checksum) for entry in bucket.entries)
@@ -86,15 +89,34 @@ class Audience:
         """Answers of `method` of every engine; those that fail take no further part."""
         return self._wait({replica: getattr(replica.actor, method).remote(*args) for replica in self.replicas})
 
-    def is_elsewhere(self, node: str) -> bool:
-        """Whether an engine is on another node than `node`."""
-        return any(replica.node != node for replica in self.replicas)
+    def link(self, trainers: TrainGroup) -> None:
+        """Have the ranks and each engine that they cannot reach yet join."""
+        for replica in [replica for replica in self.replicas if not replica.is_linked]:
+            replica.num_links += 1
+            meeting = trainers.meeting(f"engine{replica.index}.{replica.num_links}", self.timeout_s)
+            joins = [rank.join.remote(replica.index, meeting) for rank in trainers.ranks]
+            if answers({replica: replica.actor.join.remote(meeting)}, self.timeout_s, DURING, self.failed):
+                wait(joins, trainers.timeout_s, DURING)
+                replica.is_linked = True
+        self.replicas = [replica for replica in self.replicas if replica.is_linked]
 
-    def load(self, bucket: Bucket, node: str, data: Any) -> None:
-        """Hand over a bucket that lies in the memory of `node`; engines on other nodes get `data`, its bytes in Ray's object store."""
-        self._wait({replica: replica.actor.load_bucket.remote(bucket, data if replica.node != node else None) for replica in self.replicas})
+    def forward(self, rank: Any, bucket: Bucket, node: str) -> Any:
+        """What a rank of `node` is asked about a bucket: to send its bytes to each engine, or their copy for engines on other nodes."""
+        if bucket.sender >= 0:
+            return {replica: rank.send.remote(replica.index, bucket) for replica in self.replicas}
+        return rank.bucket_bytes.remote(bucket) if any(replica.node != node for replica in self.replicas) else None
+
+    def load(self, bucket: Bucket, node: str, forwarded: Any) -> None:
+        """Hand over a bucket of a rank of `node`, and what `forward` gave for it."""
+        sends = forwarded if bucket.sender >= 0 else {}
+        copy = {replica: None if sends or replica.node == node else forwarded for replica in self.replicas}
+        self._wait({replica: replica.actor.load_bucket.remote(bucket, copy[replica]) for replica in self.replicas})
+        if sends:
+            self._wait({replica: sends[replica] for replica in self.replicas})
 
     def _wait(self, calls: dict[Replica, Any]) -> list[Any]:
         answered = answers(calls, self.timeout_s, DURING, self.failed)
+        for replica in calls.keys() - answered.keys():
+            replica.is_linked = False  # what was on its way to it would come first
         self.replicas = list(answered)
         return list(answered.values())

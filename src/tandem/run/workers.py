@@ -19,7 +19,7 @@ from tandem.data.types import Sequence
 from tandem.rollout.types import Completion, Part, Request
 from tandem.run.processes import Identity, family
 from tandem.run.run_dir import shared_memory_prefix
-from tandem.sync.types import Bucket
+from tandem.sync.types import Bucket, Meeting
 
 
 def log_to_file(path: Path) -> None:
@@ -60,6 +60,7 @@ class TrainRank:
         log_to_file(self.run_dir / "logs" / f"train_rank_{rank}.log")
         self.engine: Any = None
         self._writer: Any = None
+        self._links: dict[int, Any] = {}  # to each engine
         self._publication: Iterator[Bucket] | None = None
 
     def place(self) -> tuple[str, list[str]]:
@@ -112,20 +113,44 @@ class TrainRank:
 
     def next_bucket(self, version: int, prefix: str, verify_share: float, begin: bool) -> Bucket | None:
         """The next bucket of this rank's share of the weights, None after the last. Asking for one frees the last but one."""
-        from tandem.sync.buckets import SHARED_MEMORY, BucketWriter
+        from tandem.sync.buckets import BucketWriter
 
         if self._writer is None:
-            self._writer = BucketWriter(SHARED_MEMORY, prefix, self.config.sync.bucket_bytes)
+            self._writer = BucketWriter(self._bucket_memory(prefix), self.config.sync.bucket_bytes)
         if begin:
             self._publication = self._writer.write(self.engine.tensors(), version, verify_share)
         assert self._publication is not None, "no publication has begun"
         return next(self._publication, None)
 
+    def _bucket_memory(self, prefix: str) -> Any:
+        from tandem.devices.handles import share
+        from tandem.sync.buckets import SHARED_MEMORY
+        from tandem.sync.memory import DeviceMemory, shared_files
+
+        if self.config.sync.transport == "shared_memory":
+            return shared_files(SHARED_MEMORY, prefix)
+        sends = self.config.sync.transport == "collective"
+        where = lambda data: {"sender": self.rank} if sends else {"handle": share(self.device, data)}  # noqa: E731
+        return lambda num_bytes, _: DeviceMemory(num_bytes, self.device, where)
+
     def bucket_bytes(self, bucket: Bucket) -> Any:
         """The bucket's bytes, [num_bytes] uint8, for an engine on another node."""
-        from tandem.sync.buckets import bucket_bytes
+        return self._bytes_of(bucket).cpu().numpy()
 
-        return bucket_bytes(bucket)
+    def join(self, engine: int, meeting: Meeting) -> None:
+        """Collective, with all ranks and the engine of this number."""
+        from tandem.sync.link import Link
+
+        self._links[engine] = Link(self.device, meeting, self.rank)
+
+    def send(self, engine: int, bucket: Bucket) -> None:
+        self._links[engine].send(self._bytes_of(bucket))
+
+    def _bytes_of(self, bucket: Bucket) -> Any:
+        from tandem.sync.buckets import span
+
+        begin, end = span(bucket)
+        return self._writer.memory.bytes[begin:end]
 
     def sees(self, path: str) -> bool:
         return Path(path).exists()
@@ -178,7 +203,7 @@ class Generator:
     """One vLLM engine with its tensor-parallel workers."""
 
     def __init__(self, config: Config, index: int, run_dir: str, shared_devices: list[str]):
-        """Args: shared_devices: ids of the training ranks' devices that it shares; empty: those that it claimed."""
+        """Args: shared_devices: ids of the training ranks' devices that it sees, those that it shares first; empty: those it claimed."""
         from tandem import devices
         from tandem.rollout.engine import engine_environment
 
@@ -237,11 +262,16 @@ class Generator:
         self._take_finished(0.0)  # of a rollout that was given up
         self.engine.begin_update(version)
 
+    def join(self, meeting: Meeting) -> None:
+        """Collective, with all training ranks."""
+        self.engine.join_trainers(meeting)
+
     def load_bucket(self, bucket: Bucket, data: Any) -> None:
-        """Args: data: the bucket's bytes, when they come from another node."""
+        """Args: data: the bucket's bytes, when they come from another node through Ray."""
         from tandem.sync.buckets import SHARED_MEMORY, copied_bucket
 
-        with contextlib.nullcontext(bucket) if data is None else copied_bucket(bucket, data, SHARED_MEMORY) as here:
+        prefix = shared_memory_prefix(self.run_dir)
+        with contextlib.nullcontext(bucket) if data is None else copied_bucket(bucket, data, SHARED_MEMORY, prefix) as here:
             self.engine.load_bucket(here)
 
     def finish_update(self, version: int, expected_names: list[str]) -> Any:

@@ -1,11 +1,7 @@
-"""Weights in shared memory: a writer fills one bucket at a time in a file that it keeps; readers map it and check before they use it."""
+"""Weights on their way to generators: a writer fills one half of its memory at a time; readers check the bytes before they use them."""
 
-import errno
-import itertools
-import mmap
 import os
-import warnings
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from glob import escape
@@ -17,7 +13,8 @@ import torch
 from blake3 import blake3
 from torch import Tensor
 
-from tandem.errors import RunError, UserError
+from tandem.errors import RunError
+from tandem.sync.memory import Memory, mapped
 from tandem.sync.types import Bucket, TensorEntry
 
 SHARED_MEMORY = Path("/dev/shm")
@@ -38,24 +35,22 @@ DTYPES = {
     "U8": torch.uint8,
     "BOOL": torch.bool,
 }
-_file_numbers = itertools.count()  # of this process
 DTYPE_NAMES = {dtype: name for name, dtype in DTYPES.items()}
 
 
 class BucketWriter:
-    """Writes tensors into a file `<directory>/<prefix>-<pid>-<n>` that it keeps from one publication to the next: making its pages costs
-    several times what copying to them does. The file has two halves, so that one is filled while readers use the other.
+    """Copies tensors into memory that it keeps from one publication to the next. It has two halves, so that one is filled while readers
+    use the other.
 
     Args:
-        directory: a folder in memory, usually `SHARED_MEMORY`.
-        prefix: starts every file name, so that `cleanup` finds what a killed writer left; unique to a run.
-        bucket_bytes: of the file, at least 2 * ALIGNMENT. A tensor that is larger than a half is cut.
+        make: of (num_bytes, half_bytes) makes the memory, when it is first needed.
+        bucket_bytes: of the memory, at least 2 * ALIGNMENT. A tensor that is larger than a half is cut.
     """
 
-    def __init__(self, directory: str | Path, prefix: str, bucket_bytes: int):
-        self.directory, self.prefix = Path(directory), prefix
+    def __init__(self, make: Callable[[int, int], Memory], bucket_bytes: int):
         self.half_bytes = bucket_bytes // 2 // ALIGNMENT * ALIGNMENT
-        self._file: _BucketFile | None = None
+        self._make = make
+        self.memory: Memory | None = None
 
     def write(self, tensors: Iterable[tuple[str, Tensor]], version: int, verify_share: float = 1.0) -> Iterator[Bucket]:
         """Yield the tensors in buckets, in their order. A bucket's bytes stay until the second bucket after it is asked for.
@@ -68,20 +63,20 @@ class BucketWriter:
         Raises:
             UserError: the shared memory is too small.
         """
-        file = self._file = self._file or _BucketFile(self._new_path(), self.half_bytes)
-        file.start_half(0)
+        self.memory = self.memory or self._make(2 * self.half_bytes, self.half_bytes)
+        half = _Half(self.memory, 0, self.half_bytes)
         for name, tensor in tensors:
             checked = is_checked(name, version, verify_share)
             for start, part in self._parts(tensor):
-                if not file.has_room(part.nbytes):
-                    yield file.bucket(version)
-                    file.start_half(1 - file.half)
-                file.append(name, tensor, start, part, checked)
-        if file.entries:
-            yield file.bucket(version)
+                if not half.has_room(part.nbytes):
+                    yield half.bucket(version)
+                    half = half.other()
+                half.append(name, tensor, start, part, checked)
+        if half.entries:
+            yield half.bucket(version)
 
     def _parts(self, tensor: Tensor) -> Iterator[tuple[int, Tensor]]:
-        """(first byte, part) of the tensor, none larger than half a file."""
+        """(first byte, part) of the tensor, none larger than half the memory."""
         if tensor.nbytes <= self.half_bytes:
             yield 0, tensor
             return
@@ -89,74 +84,43 @@ class BucketWriter:
         for index, part in enumerate(tensor.reshape(-1).split(self.half_bytes // size)):
             yield index * self.half_bytes, part
 
-    def _new_path(self) -> Path:
-        return self.directory / f"{self.prefix}-{os.getpid()}-{next(_file_numbers)}"
-
     def close(self) -> None:
-        """Remove the file; readers that have mapped it keep their view."""
-        if self._file is not None:
-            self._file.remove()
-            self._file = None
+        if self.memory is not None:
+            self.memory.close()
+            self.memory = None
 
 
-class _BucketFile:
-    """A sparse file of two halves whose pages are claimed when they are first written to."""
+class _Half:
+    """One half of the memory, while it is filled."""
 
-    def __init__(self, path: Path, half_bytes: int):
-        self.path, self.half_bytes = path, half_bytes
-        self.half, self.used = 0, 0
+    def __init__(self, memory: Memory, begin: int, num_bytes: int):
+        self.memory, self.begin, self.num_bytes = memory, begin, num_bytes
+        self.used = 0
         self.entries: list[TensorEntry] = []
-        self._claimed = [0, 0]  # bytes of each half
-        self._fd = os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600)
-        os.ftruncate(self._fd, 2 * half_bytes)
-        self._map = mmap.mmap(self._fd, 2 * half_bytes)
-        self._bytes = torch.frombuffer(self._map, dtype=torch.uint8)
 
-    def start_half(self, half: int) -> None:
-        self.half, self.used, self.entries = half, 0, []
+    def other(self) -> "_Half":
+        return _Half(self.memory, self.num_bytes - self.begin, self.num_bytes)
 
     def has_room(self, num_bytes: int) -> bool:
-        return _aligned(self.used) + num_bytes <= self.half_bytes
+        return _aligned(self.used) + num_bytes <= self.num_bytes
 
     def append(self, name: str, whole: Tensor, start: int, part: Tensor, checked: bool) -> None:
         """Add `part` of the tensor `whole`, which begins at its byte `start`."""
         assert part.dtype in DTYPE_NAMES, f"{name}: an unknown dtype {part.dtype}"
-        begin, num_bytes = _aligned(self.used), part.nbytes
-        offset = self.half * self.half_bytes + begin
+        num_bytes = part.nbytes
+        offset = self.begin + _aligned(self.used)
         if num_bytes:
-            self._claim(name, begin + num_bytes)
-            self._bytes[offset : offset + num_bytes].view(part.dtype).view(part.shape).copy_(part)
-        checksum = _checksum(self._map, offset, num_bytes) if checked else ""
+            self.memory.claim(offset, offset + num_bytes, name)
+            self.memory.bytes[offset : offset + num_bytes].view(part.dtype).view(part.shape).copy_(part)
+        checksum = _checksum(self.memory.bytes[offset : offset + num_bytes]) if checked else ""
         is_last = start + num_bytes == whole.nbytes
         dtype, shape = DTYPE_NAMES[part.dtype], tuple(whole.shape)
         self.entries.append(TensorEntry(name, dtype, shape, offset, num_bytes, checksum, start, is_last))
-        self.used = begin + num_bytes
-
-    def _claim(self, name: str, end: int) -> None:
-        """Have pages up to the byte `end` of this half: writing where the file system has none left kills the process with SIGBUS."""
-        claimed = self._claimed[self.half]
-        if end <= claimed:
-            return
-        try:
-            os.posix_fallocate(self._fd, self.half * self.half_bytes + claimed, end - claimed)
-        except OSError as error:
-            if error.errno != errno.ENOSPC:
-                raise
-            raise UserError(
-                f"{self.path.parent} is full: no room for the {end - claimed} bytes of {name}",
-                "weights reach the generator through shared memory, one bucket at a time",
-                "enlarge the shared memory (docker: --shm-size), or lower sync.bucket_bytes",
-            ) from error
-        self._claimed[self.half] = end
+        self.used = offset - self.begin + num_bytes
 
     def bucket(self, version: int) -> Bucket:
-        return Bucket(str(self.path), version, tuple(self.entries))
-
-    def remove(self) -> None:
-        if self._fd >= 0:
-            os.close(self._fd)
-            self._fd = -1
-        self.path.unlink(missing_ok=True)
+        self.memory.complete()
+        return Bucket(version=version, entries=tuple(self.entries), **self.memory.where)
 
 
 def is_checked(name: str, version: int, share: float) -> bool:
@@ -166,48 +130,56 @@ def is_checked(name: str, version: int, share: float) -> bool:
 
 
 class BucketReader:
-    """Reads buckets and puts tensors together that came in pieces. A file stays mapped as long as it is there: writers use it again."""
+    """Reads buckets and puts tensors together that came in pieces. Memory stays open as long as it is there: writers use it again.
 
-    def __init__(self) -> None:
-        self._mappings: dict[str, _Mapping] = {}
+    Args:
+        open_handle: makes device memory of another process, [num_bytes] uint8, from its handle.
+    """
+
+    def __init__(self, open_handle: Callable[[bytes], Tensor] | None = None) -> None:
+        self._open_handle = open_handle
+        self._files: dict[str, tuple[int, Tensor]] = {}  # inode, bytes
+        self._devices: dict[bytes, Tensor] = {}
         self._unfinished: dict[str, tuple[Tensor, int]] = {}  # bytes, how many of them are there
 
     def restart(self) -> None:
         """Forget what came of a publication before, and files that are gone."""
         self._unfinished.clear()
-        self._mappings = {path: mapping for path, mapping in self._mappings.items() if os.path.exists(path)}
+        self._files = {path: opened for path, opened in self._files.items() if os.path.exists(path)}
 
-    def read(self, bucket: Bucket, verify: slice = slice(None)) -> Iterator[tuple[str, Tensor]]:
+    def read(self, bucket: Bucket, verify: slice = slice(None), *, sent: Tensor | None = None) -> Iterator[tuple[str, Tensor]]:
         """Yield the tensors that this bucket completes. Most are views of its bytes: read only, until the writer uses them again.
 
         Args:
             verify: which of the entries' checksums are compared, before the first tensor is yielded; all those that have one.
+            sent: the bytes from its first entry to its last, when they came by themselves.
 
         Raises:
             RunError: the file is missing or shorter than its entries say, a checksum differs, or a piece is not the next one; names the
                 tensor and the file.
         """
-        mapping = self._mapped(bucket)
+        memory, first = (self._opened(bucket), 0) if sent is None else (sent, span(bucket)[0])
+        part = lambda entry: memory[entry.offset - first : entry.offset - first + entry.num_bytes]  # noqa: E731
         for entry in bucket.entries:
             whole = prod(entry.shape) * DTYPES[entry.dtype].itemsize
             if entry.start + entry.num_bytes > whole or (entry.is_last and entry.start + entry.num_bytes != whole):
                 raise _damaged(bucket, entry.name, f"{entry.num_bytes} bytes cannot be {entry.dtype} of shape {entry.shape}")
-            if entry.offset + entry.num_bytes > mapping.size:
-                raise _damaged(bucket, entry.name, f"it ends at byte {entry.offset + entry.num_bytes} of a file of {mapping.size}")
+            if entry.offset - first + entry.num_bytes > len(memory):
+                raise _damaged(bucket, entry.name, f"it ends at byte {entry.offset - first + entry.num_bytes} of {len(memory)}")
         for entry in bucket.entries[verify]:
-            if entry.checksum and _checksum(mapping.map, entry.offset, entry.num_bytes) != entry.checksum:
+            if entry.checksum and _checksum(part(entry)) != entry.checksum:
                 raise _damaged(bucket, entry.name, "its bytes do not have the checksum that the trainer wrote")
         for entry in bucket.entries:
-            data = mapping.bytes[entry.offset : entry.offset + entry.num_bytes]
+            data: Tensor | None = part(entry)
             if not (entry.is_last and entry.start == 0):
-                data = self._add_piece(bucket, entry, data)
+                data = self._add_piece(bucket, entry, part(entry))
             if data is not None:
                 yield entry.name, data.view(DTYPES[entry.dtype]).view(entry.shape)
 
     def _add_piece(self, bucket: Bucket, entry: TensorEntry, data: Tensor) -> Tensor | None:
         """The tensor's bytes when this was its last piece."""
         whole = prod(entry.shape) * DTYPES[entry.dtype].itemsize
-        tensor, there = self._unfinished.pop(entry.name, None) or (torch.empty(whole, dtype=torch.uint8), 0)
+        tensor, there = self._unfinished.pop(entry.name, None) or (torch.empty(whole, dtype=torch.uint8, device=data.device), 0)
         if there != entry.start:
             raise _damaged(bucket, entry.name, f"its piece from byte {entry.start} came after {there} bytes")
         tensor[there : there + entry.num_bytes] = data
@@ -216,55 +188,44 @@ class BucketReader:
         self._unfinished[entry.name] = tensor, there + entry.num_bytes
         return None
 
-    def _mapped(self, bucket: Bucket) -> "_Mapping":
+    def _opened(self, bucket: Bucket) -> Tensor:
+        if bucket.handle:
+            assert self._open_handle is not None, "nobody here opens device memory"
+            if bucket.handle not in self._devices:
+                self._devices[bucket.handle] = self._open_handle(bucket.handle)
+            return self._devices[bucket.handle]
         try:
             found = os.stat(bucket.path)
+            inode, data = self._files.get(bucket.path, (-1, torch.empty(0)))
+            if (inode, len(data)) != (found.st_ino, found.st_size):
+                self._files[bucket.path] = mapped(bucket.path)
         except FileNotFoundError as error:
-            first = bucket.entries[0].name if bucket.entries else "no tensor"
-            raise _damaged(bucket, first, "the file is gone") from error
-        mapping = self._mappings.get(bucket.path)
-        if mapping is None or (mapping.inode, mapping.size) != (found.st_ino, found.st_size):
-            mapping = self._mappings[bucket.path] = _Mapping(bucket.path)
-        return mapping
+            raise _damaged(bucket, bucket.entries[0].name if bucket.entries else "no tensor", "the file is gone") from error
+        return self._files[bucket.path][1]
 
 
-class _Mapping:
-    """A file as read-only bytes."""
-
-    def __init__(self, path: str):
-        fd = os.open(path, os.O_RDONLY)
-        try:
-            found = os.fstat(fd)
-            self.inode, self.size = found.st_ino, found.st_size
-            self.map = mmap.mmap(fd, 0, access=mmap.ACCESS_READ) if self.size else mmap.mmap(-1, 1)
-        finally:
-            os.close(fd)
-        with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", "The given buffer is not writable")  # and nobody writes
-            self.bytes = torch.frombuffer(self.map, dtype=torch.uint8)[: self.size]
+def span(bucket: Bucket) -> tuple[int, int]:
+    """Where its first entry begins and its last ends, in the memory that it is a part of."""
+    return bucket.entries[0].offset, max(entry.offset + entry.num_bytes for entry in bucket.entries)
 
 
-def bucket_bytes(bucket: Bucket) -> np.ndarray:
-    """The bytes of a bucket of this node, from its first entry to its last, [num_bytes] uint8."""
-    begin, end = _span(bucket)
+def file_bytes(bucket: Bucket) -> np.ndarray:
+    """The bytes of a bucket that lies in a file of this node, from its first entry to its last, [num_bytes] uint8."""
+    begin, end = span(bucket)
     return np.fromfile(bucket.path, np.uint8, count=end - begin, offset=begin)
 
 
 @contextmanager
-def copied_bucket(bucket: Bucket, data: np.ndarray, directory: Path) -> Iterator[Bucket]:
-    """A bucket of another node, from its bytes, in a file of this one for as long as the context lasts."""
-    path = directory / f"{Path(bucket.path).name}-at-{os.getpid()}"
+def copied_bucket(bucket: Bucket, data: np.ndarray, directory: Path, prefix: str) -> Iterator[Bucket]:
+    """A bucket of another node, from its bytes, in a file `<prefix>-<pid>-copy` of this one for as long as the context lasts."""
+    path = directory / f"{prefix}-{os.getpid()}-copy"
     try:
         with open(path, "wb") as file:
-            file.seek(_span(bucket)[0])
+            file.seek(span(bucket)[0])
             file.write(data.data)
-        yield replace(bucket, path=str(path))
+        yield replace(bucket, path=str(path), handle=b"")
     finally:
         path.unlink(missing_ok=True)
-
-
-def _span(bucket: Bucket) -> tuple[int, int]:
-    return bucket.entries[0].offset, max(entry.offset + entry.num_bytes for entry in bucket.entries)
 
 
 def cleanup(prefix: str, directory: str | Path = SHARED_MEMORY) -> int:
@@ -279,14 +240,14 @@ def _aligned(offset: int) -> int:
     return -(-offset // ALIGNMENT) * ALIGNMENT
 
 
-def _checksum(mapping: mmap.mmap, offset: int, num_bytes: int) -> str:
-    with memoryview(mapping) as whole, whole[offset : offset + num_bytes] as part:
-        return blake3(part).hexdigest()
+def _checksum(data: Tensor) -> str:
+    """Args: data: [num_bytes] uint8, of any device."""
+    return blake3(data.cpu().numpy()).hexdigest()
 
 
 def _damaged(bucket: Bucket, name: str, why: str) -> RunError:
     return RunError(
-        f"weights of version {bucket.version} arrived damaged: tensor {name} in {bucket.path}",
+        f"weights of version {bucket.version} arrived damaged: tensor {name} in {bucket.path or 'device memory'}",
         why,
         "publish the weights again; if it repeats, look for a second run that uses the same shared memory",
     )

@@ -19,8 +19,31 @@ class TensorEntry:
 
 @dataclass(frozen=True)
 class Bucket:
-    """Some of the bytes of a file in shared memory: those of `entries`, for weights of `version`."""
+    """Some of the bytes of a training rank's bucket memory: those of `entries`, for weights of `version`.
 
-    path: str
+    The memory is a file in shared memory, `path`, or the rank's device memory, which others of the node open by its `handle`. Neither: the
+    rank `sender` sends the bytes.
+    """
+
     version: int
     entries: tuple[TensorEntry, ...]
+    path: str = ""
+    handle: bytes = b""
+    sender: int = -1
+
+
+@dataclass(frozen=True)
+class Meeting:
+    """Where all training ranks and the first worker of one engine find one another: in the store that the training ranks met in.
+
+    Attributes:
+        name: of this group; another one each time that it is made anew.
+        num_trainers: ranks 0 to num_trainers - 1; the engine is the last one.
+        timeout_s: longest wait for the other side.
+    """
+
+    address: str
+    port: int
+    name: str
+    num_trainers: int
+    timeout_s: float
