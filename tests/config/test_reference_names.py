@@ -101,6 +101,15 @@ def test_the_command_line_of_a_script_is_the_recipe_with_what_it_changes() -> No
         ("+trainer.seed=3", "trainer.seed=3"),
         ("data.train_files=['/a','/b']", "data.train_files=[/a,/b]"),
         ("data.val_max_samples=-1", "data.val_max_rows=0"),
+        ("data.filter_overlong_prompts_workers=8", "data.num_workers=8"),
+        ("data.truncation='left'", "data.truncation=left"),
+        ("data.train_files=\"['/a','/b']\"", "data.train_files=[/a,/b]"),
+        ("trainer.project_name='p'", "trainer.project_name=p"),
+        ("trainer.max_actor_ckpt_to_keep=3", "trainer.keep_last=3"),
+        ("trainer.max_actor_ckpt_to_keep=null", "trainer.keep_last=0"),
+        ("data.image_key=images", "recipe=qwen3_5_35b_a3b"),
+        ("data.apply_chat_template_kwargs.enable_thinking=False", "data.thinking=false"),
+        (ROLLOUT + "response_length=2048", "data.max_response_length=2048"),
     ],
 )
 def test_a_name_and_its_value_are_translated(theirs: str, ours: str) -> None:
@@ -142,12 +151,27 @@ def test_later_arguments_win_whatever_their_style() -> None:
         (REF + "megatron.tensor_model_parallel_size=4", "parallel.tp is 2"),
         (ACTOR + "megatron.param_offload=maybe", "trainer.offload"),
         ("trainer.n_gpu_per_node=4", "did you mean"),
+        ("data.image_key=pictures", "data.columns.images"),
+        ("data.dataloader_num_workers=8", "data.num_workers"),
+        ("data.return_raw_chat=True", "read as messages"),
+        ("algorithm.filter_groups.enable=True", "algorithm.dynamic_sampling"),
+        ("algorithm.rollout_correction.rollout_is=token", "algorithm.correction"),
+        (ACTOR + "fsdp_config.param_offload=True", "trainer.offload"),
+        (ACTOR + "ppo_micro_batch_size=8", "batch.micro_batch_size"),
+        (ROLLOUT + "enable_chunked_prefill=False", "settings of vLLM"),
+        (ROLLOUT + "response_length=100", "data.max_response_length is 2048"),
+        ("trainer.resume_mode=resume_path", "resume=FOLDER"),
     ],
 )
 def test_a_name_without_a_counterpart_is_refused_with_the_reason(override: str, part: str) -> None:
     said = message(override)
     assert f"override `{override}`" in said
     assert part in said
+
+
+def test_the_mode_that_goes_with_a_named_checkpoint_does_not_contradict_it() -> None:
+    mode, path = "trainer.resume_mode=resume_path", "trainer.resume_from_path=/c/step_5"
+    assert of(mode, path) == of(path, mode) == of("resume=/c/step_5")
 
 
 def test_two_names_of_one_setting_must_agree() -> None:

@@ -4,10 +4,11 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from tandem.config.keys import nearest
-from tandem.config.reference_table import ALWAYS, FOLLOWS, NO_COUNTERPART, RENAMED, SWITCHES, VALUES, Switch
+from tandem.config.reference_table import ALWAYS, FOLLOWS, NO_COUNTERPART, RENAMED, SAME, SWITCHES, VALUES, Switch
 from tandem.errors import UserError
 
 STYLE = ("actor_rollout_ref.",)  # no key of ours starts so
+_RESUME_MODE, _RESUME_PATH = "trainer.resume_mode", "trainer.resume_from_path"
 
 
 class Given(NamedTuple):
@@ -35,7 +36,9 @@ def translate(overrides: Sequence[str]) -> Translated:
     for override in overrides:
         name, text = _split(override)
         origin = f"override `{override}`"
-        if name in SWITCHES:
+        if name == _RESUME_MODE and _unquoted(text) == "resume_path":
+            _check_named_checkpoint(overrides, origin)  # the other name says all
+        elif name in SWITCHES:
             switches.append((SWITCHES[name], Given(name, _unquoted(text), origin)))
         elif name in FOLLOWS:
             must_agree.append(Given(FOLLOWS[name], reference_value(FOLLOWS[name], _unquoted(text)), origin))
@@ -50,7 +53,7 @@ def translate(overrides: Sequence[str]) -> Translated:
                 _put(settings, new)
         else:
             _check_counterpart(name, origin)
-            _put(settings, Given(name, reference_value(name, text), origin))
+            _put(settings, Given(name, reference_value(name, _unquoted(text) if name in SAME else text), origin))
     for switch, flag in switches:
         _turn(switch, flag, settings)
     return Translated(list(settings.values()), must_agree)
@@ -85,6 +88,11 @@ def _check_always(name: str, text: str, origin: str) -> None:
     values, why = ALWAYS[name]
     if _unquoted(text).lower().replace(" ", "") not in values:
         raise UserError(f"{name} can only be {values[0]} here ({origin})", why, "leave it out")
+
+
+def _check_named_checkpoint(overrides: Sequence[str], origin: str) -> None:
+    if not any(_split(override)[0] == _RESUME_PATH for override in overrides):
+        raise UserError(f"{origin} names no checkpoint", f"it goes with {_RESUME_PATH}", "set resume=FOLDER instead, or resume=auto")
 
 
 def _check_counterpart(name: str, origin: str) -> None:
