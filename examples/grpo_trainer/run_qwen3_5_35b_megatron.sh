@@ -17,7 +17,7 @@
 # key=value wins over all of them: trainer.total_steps=2, or as in verl actor_rollout_ref.rollout.n=8.
 set -euo pipefail
 
-repository=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
+repository=$(cd "$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")/../.." && pwd)
 tandem=$repository/.venv/bin/tandem
 if [ ! -x "$tandem" ] && ! tandem=$(command -v tandem); then
     echo "tandem: not installed: run \`make setup\` in $repository, or pip install it and put it on PATH" >&2

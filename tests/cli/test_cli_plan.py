@@ -56,6 +56,13 @@ def test_an_illegal_layout_exits_with_2_and_every_broken_rule(recipe: str, tmp_p
     assert all(rule.keys() == {"what", "why", "fix"} for rule in refused["broken_rules"])
 
 
+def test_the_setting_that_mends_a_layout_is_whole_on_a_narrow_terminal(recipe: str, tmp_path: Path) -> None:
+    ended = tandem("plan", recipe, "batch.mini_batch_size=20", cwd=tmp_path)
+    assert "…" not in ended.out
+    cells = [line.split("│")[3].strip() for line in ended.out.splitlines() if line.startswith("│")]
+    assert "batch.mini_batch_size=16" in "".join(cells)
+
+
 def test_without_the_devices_memory_nothing_is_compared(recipe: str, tmp_path: Path) -> None:
     made = json.loads(tandem("plan", recipe, "--json", cwd=tmp_path).out)
     assert (made["fits"], made["checks"]) == (None, [])
@@ -75,12 +82,14 @@ def test_a_model_that_is_not_here_is_told_with_what_is_known_without(tmp_path: P
     assert len(ended.err.splitlines()) == 3
 
 
-@pytest.mark.parametrize(("text", "expected"), [("64GiB", 64 << 30), ("80GB", 80 * 10**9), ("1.5TiB", 3 << 39), ("1024", 1024), ("", 0)])
+@pytest.mark.parametrize(
+    ("text", "expected"), [("64GiB", 64 << 30), ("80GB", 80 * 10**9), ("1.5TiB", 3 << 39), ("1073741824", 1 << 30), ("", 0)]
+)
 def test_amounts_of_memory(text: str, expected: int) -> None:
     assert num_bytes(text) == expected
 
 
-@pytest.mark.parametrize("text", ["64 apples", "GiB", "-1GiB"])
+@pytest.mark.parametrize("text", ["64 apples", "GiB", "-1GiB", "64", "64KiB"])
 def test_what_is_no_amount_of_memory_is_told(text: str) -> None:
     with pytest.raises(UserError, match="amount of memory"):
         num_bytes(text)

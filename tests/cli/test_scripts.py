@@ -42,6 +42,12 @@ def test_arguments_and_exit_code_pass_through_unchanged(copy: Path, tmp_path: Pa
     assert done.stdout.splitlines() == ["train", SCRIPTS[copy.name], "run_dir=a b", "data.train_files=['/x','/y']", "--dry-run"]
 
 
+def test_a_link_to_the_script_finds_the_checkout(copy: Path, tmp_path: Path) -> None:
+    stub(copy.parents[2] / ".venv" / "bin" / "tandem", "echo from the checkout")
+    (tmp_path / "go.sh").symlink_to(copy)
+    assert run(tmp_path / "go.sh", cwd=tmp_path).stdout == "from the checkout\n"
+
+
 def test_without_an_environment_the_one_on_path_is_used_and_without_any_it_says_so(copy: Path, tmp_path: Path) -> None:
     stub(tmp_path / "bin" / "tandem", "echo from path")
     assert run(copy, cwd=tmp_path, path=f"{tmp_path}/bin:/usr/bin:/bin").stdout == "from path\n"

@@ -98,6 +98,12 @@ def test_a_folder_without_the_splits_is_refused(tmp_path: Path) -> None:
     assert "holds no Geo3K" in message(tmp_path / "out", str(tmp_path / "copy"))
 
 
+@pytest.mark.parametrize("source", ["/no/such", "./copy", "../copy", "copies/of/geo3k", "~/nothing-here"])
+def test_a_folder_that_is_not_there_is_no_hub_name(source: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(geo3k, "fetch", lambda *_: pytest.fail("asked the hub for a folder"))
+    assert "there is no folder" in message(tmp_path / "out", source)
+
+
 def test_shards_are_read_in_order(tmp_path: Path) -> None:
     names = [f"train-0000{shard}-of-00003.parquet" for shard in (2, 0, 1)] + ["test.parquet", "training.parquet"]
     for name in names:

@@ -76,11 +76,14 @@ def device_to_plan_for(has_memory: bool) -> str:
 
 
 def num_bytes(text: str) -> int:
-    """`64GiB`, `80GB`, `1.5T`, `1024`; an empty text is 0. Raises UserError for another text."""
+    """`64GiB`, `80GB`, `1.5T`, `68719476736`; an empty text is 0. Raises UserError for another text."""
     match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([kmgt]i?)?b?", text.strip().lower()) if text else None
     if text and not match:
         raise UserError(f"`{text}` is not an amount of memory", "it is a number and a unit", "write it like 64GiB or 80GB")
-    return int(float(match[1]) * UNITS[match[2] or ""]) if match else 0
+    number = int(float(match[1]) * UNITS[match[2] or ""]) if match else 0
+    if 0 < number < UNITS["mi"]:
+        raise UserError(f"`{text}` is not an amount of memory: {number} bytes", "no device or node has so little", "add the unit: 64GiB")
+    return number
 
 
 def _write(value: Any) -> None:

@@ -35,6 +35,8 @@ def write_geo3k(out_dir: Path, source: str = DEFAULT_SOURCE, *, offline: bool = 
         UserError: the source cannot be had, a row is broken, a split has another size than Geo3K's, or a file cannot be written.
     """
     folder = Path(source).expanduser()
+    if not folder.exists() and (folder.is_absolute() or source.startswith(".") or source.count("/") > 1):
+        raise UserError(f"there is no folder {folder}", "it is not a hub name (owner/name) either", "check --source")
     found = split_files(folder if folder.exists() else fetch(source, "dataset", ("*.parquet", "data/*.parquet"), offline))
     rows = {split: read_rows([str(path) for path in found[split]]) for split in splits}
     for split, files in found.items():

@@ -21,7 +21,9 @@ def size(num_bytes: float) -> str:
 
 
 def show_refusal(broken: list[UserError]) -> RenderableType:
-    table = Table("rule", "why", "fix", title=f"{len(broken)} rule(s) broken: no run can start", title_justify="left")
+    table = Table(title=f"{len(broken)} rule(s) broken: no run can start", title_justify="left")
+    for column in ("rule", "why", "fix"):
+        table.add_column(column, overflow="fold")  # a setting to type is never cut
     for error in broken:
         table.add_row(error.what, error.why, error.fix)
     return table
