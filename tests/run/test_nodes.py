@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tandem.config.load import load
-from tandem.devices import npu
+from tandem.devices import cpu, npu
 from tandem.errors import UserError
 from tandem.run.cluster import actor_environment, check_resources, without_a_node
 from tests.cli.commands import tandem
@@ -86,13 +86,44 @@ def test_two_nodes_train_with_two_ranks_and_a_generator_each(tmp_path: Path) -> 
 def test_a_cluster_of_the_run_s_own_is_not_one_to_join(joined: bool, monkeypatch) -> None:
     import ray
 
-    node = {"NodeManagerAddress": "127.0.0.1", "NodeManagerPort": 1, "Alive": True, "Resources": {"NPU": 16.0}}
-    monkeypatch.setattr(ray, "nodes", lambda: [node])
+    monkeypatch.setattr(ray, "nodes", lambda: [node_with(NPU=16)])
     config = load("qwen3_5_122b_a10b", ["device=npu", "cluster.address=10.0.0.1:6766"], env={})
     with pytest.raises(UserError, match="has 16 NPU") as told:
         check_resources(config, npu, joined)
     assert ("on 3 more machines: ray start --address 10.0.0.1:6766" in told.value.fix) is joined
     assert ("on this machine: ray start --head --port 6766" in told.value.fix) is not joined
+
+
+def test_actors_that_would_wait_for_a_cpu_of_ray_s_are_told_at_once(monkeypatch) -> None:
+    """Each rank and each generator claims one of them beside its device."""
+    import ray
+
+    config = load("qwen3_5_35b_a3b", ["device=npu", "cluster.address=10.0.0.1:6766"], env={})
+    monkeypatch.setattr(ray, "nodes", lambda: [node_with(NPU=16, CPU=18)])
+    with pytest.raises(UserError, match="have 18 CPU, the actors on a node of the run claim 19") as told:
+        check_resources(config, npu, True)
+    assert "--num-cpus 19" in told.value.fix
+    monkeypatch.setattr(ray, "nodes", lambda: [node_with(NPU=16, CPU=19)])
+    check_resources(config, npu, True)
+
+
+def test_generators_beside_cpu_ranks_are_counted(monkeypatch) -> None:
+    import ray
+
+    config = load("qwen3_5_35b_a3b", ["device=cpu", "cluster.address=10.0.0.1:6766"], env={})
+    assert (config.trainer.devices_per_node, config.rollout.replicas) == (2, 2)
+    monkeypatch.setattr(ray, "nodes", lambda: [node_with(CPU=4)])
+    with pytest.raises(UserError, match=r"has 4 CPU .* needs 5") as told:
+        check_resources(config, cpu, True)
+    assert "--num-cpus 5" in told.value.fix
+    monkeypatch.setattr(ray, "nodes", lambda: [node_with(CPU=5)])
+    check_resources(config, cpu, True)
+    monkeypatch.setattr(ray, "nodes", lambda: [node_with(CPU=3)])
+    check_resources(config, cpu, True, generators=False)
+
+
+def node_with(**resources: float) -> dict[str, object]:
+    return {"NodeManagerAddress": "127.0.0.1", "NodeManagerPort": 1, "Alive": True, "Resources": resources}
 
 
 def test_groups_take_the_tightest_node_so_that_large_ones_find_theirs() -> None:

@@ -79,32 +79,66 @@ def devices_needed(config: Config) -> int:
     return training + (config.rollout.replicas * config.rollout.tp if own_devices(config) else 0)
 
 
-def check_resources(config: Config, device, joined: bool) -> None:
+def check_resources(config: Config, device, joined: bool, generators: bool = True) -> None:
     """Raises UserError when the cluster cannot seat the run, instead of waiting for devices for ever; it says which nodes are missing.
 
     Args:
         joined: whether the cluster is one that others can join, and not this run's own.
+        generators: whether some share the ranks' devices.
     """
     import ray
 
     resource, per_node, nodes = device.RAY_RESOURCE, config.trainer.devices_per_node, config.trainer.nnodes
+    cpus = cpus_of_nodes(config, generators)
+    of_nodes = cpus if resource == "CPU" else [per_node] * nodes
     have = {f"{node['NodeManagerAddress']}:{node['NodeManagerPort']}": node["Resources"] for node in ray.nodes() if node["Alive"]}
     capacities = [int(resources.get(resource, 0)) for resources in have.values()]
     own = [config.rollout.tp] * (config.rollout.replicas if own_devices(config) else 0)
-    missing = without_a_node([per_node] * nodes + own, capacities)
+    missing = without_a_node(of_nodes + own, capacities)
     if not missing:
+        if resource != "CPU":
+            _check_cpus(cpus, [capacity // per_node for capacity in capacities], [int(node.get("CPU", 0)) for node in have.values()])
         return
-    needs = f"{nodes} nodes x {per_node}" + (f" + {len(own)} x {config.rollout.tp} for the generators" if own else "")
+    needs = f"{nodes} nodes x {per_node}" + (" ranks, generators beside them, the controller" if resource == "CPU" else "")
+    needs += f" + {len(own)} x {config.rollout.tp} for the generators" if own else ""
+    joins = join_line(device, max(of_nodes), "<this machine>:6766")
     there = ", ".join(f"{node.rsplit(':', 1)[0]}: {number}" for node, number in zip(have, capacities))
     head = config.cluster.address if config.cluster.address != RUNNING_CLUSTER else ray.get_runtime_context().gcs_address
     raise UserError(
-        f"the Ray cluster has {sum(capacities)} {resource} ({there}), the run needs {sum([per_node * nodes, *own])} ({needs})",
+        f"the Ray cluster has {sum(capacities)} {resource} ({there}), the run needs {sum(of_nodes + own)} ({needs})",
         "training ranks of a node, and the workers of a generator, are seated together, one on each device",
         f"on {len(missing)} more {'machine' if len(missing) == 1 else 'machines'}: {join_line(device, max(missing), head)}"
         if joined
-        else f"on this machine: {start_head(config, device)}; on each other one: {join_line(device, per_node, '<this machine>:6766')}; "
+        else f"on this machine: {start_head(config, device)}; on each other one: {joins}; "
         "then run again with cluster.address=<this machine>:6766. Or lower trainer.nnodes / trainer.devices_per_node",
     )
+
+
+def cpus_of_nodes(config: Config, generators: bool = True) -> list[int]:
+    """What the actors on each node claim of Ray's CPUs: one each training rank and each generator beside them; the controller's on the first."""
+    per_node = config.trainer.devices_per_node
+    beside = [first // per_node for first in _first_devices(config)] if generators and not own_devices(config) else []
+    return [per_node + beside.count(node) + (_CONTROLLER_CPUS if node == 0 else 0) for node in range(config.trainer.nnodes)]
+
+
+def _check_cpus(claims: Sequence[int], places: Sequence[int], cpus: Sequence[int]) -> None:
+    """Raises UserError when nodes that have the devices lack CPUs of Ray's for the actors, which would wait for them.
+
+    Args:
+        claims: CPUs of the actors on each node of the run.
+        places, cpus: of each node of the cluster, for how many nodes of the run it has devices, and its CPUs.
+    """
+    places, left = list(places), list(cpus)
+    for claim in sorted(claims, reverse=True):
+        fitting = [node for node, number in enumerate(left) if number >= claim and places[node]]
+        if not fitting:
+            raise UserError(
+                f"the Ray cluster's nodes have {', '.join(map(str, cpus))} CPU, the actors on a node of the run claim {max(claims)}",
+                "Ray counts one for each training rank, for each generator beside them and for the controller, whatever they use",
+                f"start Ray on those machines again with --num-cpus {max(claims)}: it is Ray's count, and may be more than there are",
+            )
+        best = min(fitting, key=left.__getitem__)
+        left[best], places[best] = left[best] - claim, places[best] - 1
 
 
 def without_a_node(groups: Sequence[int], capacities: Sequence[int]) -> list[int]:
@@ -121,7 +155,8 @@ def without_a_node(groups: Sequence[int], capacities: Sequence[int]) -> list[int
 
 def start_head(config: Config, device) -> str:
     """The command that starts a cluster's head."""
-    return f"ray start --head --port 6766 {_ray_resources(device, config.trainer.devices_per_node)}"
+    number = max(cpus_of_nodes(config)) if device.RAY_RESOURCE == "CPU" else config.trainer.devices_per_node
+    return f"ray start --head --port 6766 {_ray_resources(device, number)}"
 
 
 def join_line(device, number: int, head: str) -> str:
@@ -158,7 +193,7 @@ def seats(config: Config, device, *, trainers: bool, generators: bool, timeout_s
     rollout, per_node = config.rollout, config.trainer.devices_per_node
     world = per_node * config.trainer.nnodes
     claims = own_devices(config, trainers)
-    first = [index * rollout.tp % world for index in range(rollout.replicas if generators else 0)]  # the device of each one's first worker
+    first = _first_devices(config) if generators else []
     guests = [] if claims else first
     bundles = [{"CPU": 1.0 + guests.count(rank)} | _devices(device, 1) for rank in range(world)] if trainers else []
     groups = [_group(bundles[start : start + per_node]) for start in range(0, len(bundles), per_node)]
@@ -169,6 +204,12 @@ def seats(config: Config, device, *, trainers: bool, generators: bool, timeout_s
     if claims:
         return Seats(of_trainers, [_seat(group, 0) | _claim(device, rollout.tp) for group in own], [range(0) for _ in own])
     return Seats(of_trainers, [on_trainers[rank] for rank in first], [range(rank, rank + rollout.tp) for rank in first])
+
+
+def _first_devices(config: Config) -> list[int]:
+    """The device of each generator's first worker, where generators share the trainer's."""
+    world = config.trainer.devices_per_node * config.trainer.nnodes
+    return [index * config.rollout.tp % world for index in range(config.rollout.replicas)]
 
 
 def own_devices(config: Config, trainers: bool = True) -> bool:
