@@ -115,7 +115,7 @@ def check_resources(config: Config, device, joined: bool, generators: bool = Tru
 
 
 def cpus_of_nodes(config: Config, generators: bool = True) -> list[int]:
-    """What the actors on each node claim of Ray's CPUs: one each training rank and each generator beside them; the controller's on the first."""
+    """What the actors on each node claim of Ray's CPUs: one each training rank and generator beside them; the controller on the first."""
     per_node = config.trainer.devices_per_node
     beside = [first // per_node for first in _first_devices(config)] if generators and not own_devices(config) else []
     return [per_node + beside.count(node) + (_CONTROLLER_CPUS if node == 0 else 0) for node in range(config.trainer.nnodes)]
