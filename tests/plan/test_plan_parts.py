@@ -159,3 +159,5 @@ def test_search_looks_at_every_legal_layout_and_puts_those_that_fit_first():
     assert fits == sorted(fits, reverse=True)
     best = [one.seconds for one in found if one.plan.fits]
     assert best == sorted(best)
+    few = [tuple(one.layout.values()) for one in best_layouts(config, shapes, Machine(device_bytes=80 << 30), limit=len(best) - 1)]
+    assert few == keys[: len(best) - 1], "those that are not looked at would not have come first"

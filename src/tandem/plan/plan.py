@@ -12,7 +12,7 @@ from tandem.plan.flops import Flops, batch_flops
 from tandem.plan.generator import Generator, generator, model_len
 from tandem.plan.layout import Layout
 from tandem.plan.legality import broken_rules
-from tandem.plan.parameters import stage_parameters
+from tandem.plan.parameters import Parameter, stage_parameters
 from tandem.plan.phases import Memory, Rank, device_phases, generator_device, host_memory
 from tandem.plan.pipeline import bubble
 from tandem.plan.shapes import Shapes, model_config, shapes_of
@@ -104,15 +104,32 @@ def make_plan(config: Config, shapes: Shapes, machine: Machine) -> Plan:
     made = generator(config, shapes, machine.host_bytes if setting.on_cpu else machine.device_bytes)
     stages = [_stage(config, setting, stage, flying, made) for stage in range(layout.pp)]
     host = host_memory(config, setting, _ranks_of_a_node(layout, stages), made)
+    compute, traffic = _speed(config, setting, machine, stages[0].rank.parameters)
     return Plan(
-        config, machine, shapes, layout, batch, count, stages, made, host, _compute(config, setting, machine, batch, count),
-        _traffic(config, setting, stages, batch, count), _checks(config, machine, stages, made, host),
-    )  # fmt: skip
+        config, machine, shapes, layout, batch, count, stages, made, host, compute, traffic, _checks(config, machine, stages, made, host)
+    )
+
+
+def speed(config: Config, shapes: Shapes, machine: Machine) -> tuple[Compute, list[Traffic]]:
+    """What a step computes and sends, without what it holds: a small part of a plan's work."""
+    setting = Setting.of(config, shapes, Layout.of(config))
+    return _speed(config, setting, machine, [parameter for chunk in _chunks(config, setting, 0) for parameter in chunk])
+
+
+def _speed(config: Config, setting: Setting, machine: Machine, parameters: list[Parameter]) -> tuple[Compute, list[Traffic]]:
+    """Args: parameters: of a rank of the first stage."""
+    batch, count = fullest_micro_batch(config), num_micro_batches(config, setting.layout.dp)
+    return _compute(config, setting, machine, batch, count), _traffic(config, setting, parameters, batch, count)
+
+
+def _chunks(config: Config, setting: Setting, stage: int) -> list[list[Parameter]]:
+    model = config.model
+    return stage_parameters(setting.shapes, setting.layout, stage, freeze_vision=model.freeze_vision, vision_tp=config.parallel.vision_tp)
 
 
 def _stage(config: Config, setting: Setting, stage: int, batches: list[MicroBatch], made: Generator) -> Stage:
     layout, shapes = setting.layout, setting.shapes
-    chunks = stage_parameters(shapes, layout, stage, freeze_vision=config.model.freeze_vision, vision_tp=config.parallel.vision_tp)
+    chunks = _chunks(config, setting, stage)
     states: States = worst_states(chunks, config, layout)
     rank = Rank(stage, states, chunks, batches, layout.dp * layout.cp)
     phases = {} if setting.on_cpu else device_phases(config, setting, rank, made)
@@ -138,8 +155,7 @@ def _compute(config: Config, setting: Setting, machine: Machine, batch: MicroBat
     return Compute(useful, update + scored, idle, useful / update * (1 - idle), seconds)
 
 
-def _traffic(config: Config, setting: Setting, stages: list[Stage], batch: MicroBatch, count: int) -> list[Traffic]:
-    parameters = stages[0].rank.parameters
+def _traffic(config: Config, setting: Setting, parameters: list[Parameter], batch: MicroBatch, count: int) -> list[Traffic]:
     experts = sum(p.numel for p in parameters if p.expert)
     dense = sum(p.numel for p in parameters if not p.expert and not p.frozen)
     whole = ITEM_BYTES[config.model.dtype] * model_size(setting.shapes)
