@@ -129,7 +129,8 @@ def differing_tensors(parallel: ParallelConfig, folders: list[str]) -> dict:
     import torch
     from megatron.core import dist_checkpointing
 
-    one, other = (dist_checkpointing.load_plain_tensors(folder) for folder in folders)
+    loaded = (dist_checkpointing.load_plain_tensors(folder) for folder in folders)
+    one, other = ({name: value for name, value in state.items() if torch.is_tensor(value)} for state in loaded)
     equal = sorted(name for name in one.keys() & other.keys() if torch.equal(one[name], other[name]))
     return {"equal": equal, "differing": sorted((one.keys() | other.keys()) - set(equal))}
 

@@ -67,7 +67,6 @@ class Writing:
         self._plan.async_save(sharded, path)
         self._buckets = self._plan.writer.write_buckets
         _copy(self._buckets, live)
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="checkpoint")
         self._future: Future[Written] = self._submit(self._write)
 
     @property
@@ -92,7 +91,10 @@ class Writing:
         self._future = self._submit(lambda: self._write_metadata([pickle.loads(one) for one in results]))
 
     def _submit(self, write: Callable[[], Written]) -> Future[Written]:
-        return self._thread.submit(self._telling_why, write)
+        thread = ThreadPoolExecutor(1, thread_name_prefix="checkpoint")
+        future = thread.submit(self._telling_why, write)
+        thread.shutdown(wait=False)  # it ends when it has written
+        return future
 
     def _telling_why(self, write: Callable[[], Written]) -> Written:
         try:
