@@ -108,7 +108,7 @@ def test_what_cannot_be_exported_is_told_before_anything_is_written(runs, tmp_pa
     out = tmp_path / "out"
     for name, told in {
         str(tmp_path / "nothing"): "no run at",
-        str(run / "3"): r"no checkpoint 3 in .*\n  why: it has steps 2",
+        str(run / "3"): r"no checkpoint 3 in .*\n  why: it has those of steps 2",
         str(run / "latest"): "no checkpoint latest",
     }.items():
         with pytest.raises(UserError, match=told):

@@ -58,6 +58,8 @@ def export_checkpoint(
     config = Config.model_validate(checkpoint.state["config"])
     if model:
         config = config.model_copy(update={"model": config.model.model_copy(update={"path": model}), "prepare": ""})
+    if config.model.path:
+        check_model(config.model.path, ParallelConfig())
     config = with_assets(config, phase)
     source = Path(config.model.path).expanduser()
     check_model(str(source), ParallelConfig())
