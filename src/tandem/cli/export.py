@@ -45,5 +45,5 @@ def export(name: Name, out: Out, dtype: Dtype = "as-stored", model: Model = "", 
         if as_json:
             result.write(json.dumps(asdict(done), indent=2) + "\n")
         else:
-            size = f"{done.num_bytes / 1e9:.2f} GB"
+            size = f"{done.num_bytes / 1e9:.2f} GB" if done.num_bytes > 1e9 else f"{done.num_bytes / 1e6:.1f} MB"
             result.write(f"{done.path}: the policy after step {done.step}, {done.num_tensors} tensors, {size}\n")

@@ -14,7 +14,6 @@ from tandem.config.weightfiles import INDEX, MODEL, TRAINED_DTYPES, Header, Stor
 from tandem.engine.fork_ranks import fork_ranks
 from tandem.errors import UserError
 from tandem.qwen3_5.checkpoint import HuggingFaceFolder
-from tandem.qwen3_5.weights import FP32
 from tandem.run.assemble import with_assets
 from tandem.run.export import copied_files, export_files
 from tandem.run.model_card import CARD, START_CARD, model_card
@@ -22,7 +21,7 @@ from tandem.sync.digest import file_digest
 
 DTYPES = {"float32": "F32", "bfloat16": "BF16"}
 LIMIT_S = 24 * 3600.0
-_KEPT = tuple(name.removeprefix("self_attention.").replace("out_norm", "linear_attn.norm") for name in FP32)
+_KEPT = ("linear_attn.A_log", "linear_attn.norm.weight")  # published in fp32 in the midst of bf16
 
 
 @dataclass(frozen=True)
