@@ -102,7 +102,7 @@ class Writing:
         except (OSError, SafetensorError, RuntimeError) as error:  # torch.save raises the last for a disk that is full
             raise RunError(
                 f"the checkpoint in {self.path} could not be written",
-                f"rank {self.rank}: {error}",
+                f"rank {self.rank}: {_first_cause(error)}",
                 "make room on its disk, or set another run_dir",
             ) from error
 
@@ -136,6 +136,14 @@ class Writing:
         self._plan.writer.finish(self._plan.metadata, results)
         save_config(CheckpointingConfig(BACKEND, VERSION), str(self.path))
         return Written({name: file_digest(self.path / name) for name in _METADATA})
+
+
+def _first_cause(error: BaseException) -> BaseException:
+    """The system's own error where there is one: torch's after it speaks of positions in its archive."""
+    causes = [error]
+    while following := causes[-1].__cause__ or causes[-1].__context__:
+        causes.append(following)
+    return next((cause for cause in causes if isinstance(cause, OSError)), error)
 
 
 def _tensors(state: dict[str, Any]) -> list[Tensor]:
