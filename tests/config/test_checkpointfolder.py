@@ -28,6 +28,7 @@ def write(run_dir: Path, step: int, *, total_steps: int = 9, config: Config | No
             (folder / "trainers" / f"__{rank}_0.distcp").write_bytes(random.Random(10 * step + rank).randbytes(5000))
         return {f"trainers/__{rank}_0.distcp": file_digest(folder / "trainers" / f"__{rank}_0.distcp") for rank in range(2)}
 
+    run_dir.mkdir(parents=True, exist_ok=True)
     settings = (config or config_of()).model_dump(mode="json")
     state = {"step": step, "total_steps": total_steps, "loader": {}, "algorithm": {}, "config": settings}
     return checkpoints.write(run_dir / "checkpoints" / f"step_{step:06d}", state, save)

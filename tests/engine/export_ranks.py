@@ -6,6 +6,8 @@ from types import SimpleNamespace
 import torch
 
 from tandem.config.schema import ParallelConfig
+from tandem.data.types import Sequence
+from tandem.engine import checkpoint
 from tandem.engine.export import Piece, write_share
 from tandem.errors import UserError
 from tandem.run.export import export
@@ -14,6 +16,19 @@ from tests.engine.ranks import make_engine
 
 def load_and_export(model_path: str, parallel: ParallelConfig, target: str, **sections) -> None:
     export_engine(make_engine(model_path, parallel, **sections), model_path, target)
+
+
+def train_save_and_export(
+    model_path: str, parallel: ParallelConfig, sequences: list[Sequence], folder: str, target: str, **sections
+) -> dict[str, str]:
+    """Two steps, a checkpoint in `folder`, an export as `target`; returns the checkpoint's files and digests of this rank."""
+    engine = make_engine(model_path, parallel, **sections)
+    engine.start_optimizer(lr=1e-3, weight_decay=0.01)
+    for _ in range(2):
+        engine.update(sequences, supervised=True, lr=1e-3)
+    digests = checkpoint.save(engine, Path(folder))
+    export_engine(engine, model_path, target)
+    return digests
 
 
 def export_engine(engine, model_path: str, target: str) -> None:

@@ -1,5 +1,11 @@
 """What the forked ranks of these tests run. Imported in rank processes, never by pytest itself."""
 
+import contextlib
+import inspect
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
 import numpy as np
 import psutil
 
@@ -61,37 +67,78 @@ def gradients(model_path: str, parallel: ParallelConfig, sequences: list[Sequenc
 
 
 def train_and_save(model_path: str, parallel: ParallelConfig, sequences: list[Sequence], folder: str, **sections) -> dict:
-    """Two steps, a checkpoint, three more: the metrics of the last, which all that was saved has a part in."""
-    from pathlib import Path
+    """Two steps, a checkpoint, three more: the metrics of the last, which all that was saved has a part in.
 
+    The checkpoint is saved twice: with all waiting for it, and beside the three steps, its files written after them.
+    """
     from tandem.engine import checkpoint
 
     engine = make_engine(model_path, parallel, **sections)
     engine.start_optimizer(lr=1e-3, weight_decay=0.01)
     for _ in range(2):
         engine.update(sequences, supervised=True, lr=1e-3)
-    checkpoint.save(engine, Path(folder))
+    at_once, beside = Path(folder) / "at_once", Path(folder) / "beside"
+    for path in (at_once, beside):
+        path.mkdir(exist_ok=True)
+    digests = checkpoint.save(engine, at_once)
     num_children = len(psutil.Process().children())
-    return [engine.update(sequences, supervised=True, lr=1e-3) for _ in range(3)][-1] | {"num_children": num_children}
+    with writers_waiting() as let_them_write:
+        writing = checkpoint.begin_save(engine, beside)
+        copied = writing.num_bytes
+        metrics = [engine.update(sequences, supervised=True, lr=1e-3) for _ in range(3)][-1]
+        was_early = writing.poll() is not None
+        let_them_write()
+    digests_beside = checkpoint.conclude(writing)
+    differing = {name for name in digests | digests_beside if digests.get(name) != digests_beside.get(name)}
+    sizes = {"num_children": num_children, "copied": copied, "kept": writing.num_bytes}
+    return metrics | sizes | {"written_early": was_early, "differing": differing - {".metadata"}}  # it holds the time and its own path
+
+
+@contextlib.contextmanager
+def writers_waiting() -> Iterator[Callable[[], None]]:
+    """Threads that write a checkpoint begin once the function that this yields is called."""
+    from megatron.core.dist_checkpointing.strategies.filesystem_async import FileSystemWriterAsync
+
+    write, may = FileSystemWriterAsync.write_preloaded_data, threading.Event()
+
+    def wait_and_write(*args, **kwargs) -> None:
+        assert may.wait(60)
+        inspect.unwrap(write)(*args, **kwargs)
+
+    FileSystemWriterAsync.write_preloaded_data = staticmethod(wait_and_write)
+    try:
+        yield may.set
+    finally:
+        FileSystemWriterAsync.write_preloaded_data = staticmethod(write)
 
 
 def load_and_train(model_path: str, parallel: ParallelConfig, sequences: list[Sequence], folder: str, **sections) -> dict:
     """The checkpoint into a fresh engine, then three steps: the metrics of the last."""
-    from pathlib import Path
-
     from tandem.engine import checkpoint
 
     engine = make_engine(model_path, parallel, **sections)
     engine.start_optimizer(lr=1e-3, weight_decay=0.01)
-    checkpoint.load(engine, Path(folder))
+    checkpoint.load(engine, Path(folder) / "beside")
+    (Path(folder) / "again").mkdir(exist_ok=True)
+    checkpoint.save(engine, Path(folder) / "again")
     return [engine.update(sequences, supervised=True, lr=1e-3) for _ in range(3)][-1]
+
+
+def differing_tensors(parallel: ParallelConfig, folders: list[str]) -> dict:
+    """Names of the tensors of two checkpoints that are equal, bit for bit, and of those that are not, or in one only."""
+    import torch
+    from megatron.core import dist_checkpointing
+
+    loaded = (dist_checkpointing.load_plain_tensors(folder) for folder in folders)
+    one, other = ({name: value for name, value in state.items() if torch.is_tensor(value)} for state in loaded)
+    equal = sorted(name for name in one.keys() & other.keys() if torch.equal(one[name], other[name]))
+    return {"equal": equal, "differing": sorted((one.keys() | other.keys()) - set(equal))}
 
 
 def save_on_a_full_disk(model_path: str, parallel: ParallelConfig, folder: str) -> str:
     """The message of the error when the system refuses to write more than 20,000 bytes of a file."""
     import resource
     import signal
-    from pathlib import Path
 
     from tandem.engine import checkpoint
     from tandem.errors import RunError

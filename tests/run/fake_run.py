@@ -79,6 +79,6 @@ class FakeRun(Run):
     def publish(self, version):
         return {}
 
-    def save(self, step):
+    def save(self, step, *, wait=False):
         self.saved.append(step)
         return self.run_dir / "checkpoints" / f"step_{step:06d}"

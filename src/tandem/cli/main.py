@@ -13,6 +13,7 @@ from tandem.cli.debug import debug
 from tandem.cli.demo import demo
 from tandem.cli.doctor import doctor
 from tandem.cli.eval import evaluate
+from tandem.cli.export import export
 from tandem.cli.inspect import inspect
 from tandem.cli.plan import plan
 from tandem.cli.rehearse import rehearse
@@ -48,6 +49,7 @@ app.command("eval")(evaluate)
 app.command("demo")(demo)
 app.command("plan")(plan)
 app.command("rehearse")(rehearse)
+app.command("export")(export)
 app.command("report")(report)
 app.command("serve")(serve)
 app.command("compare")(compare)

@@ -24,7 +24,7 @@ EXPORTED = "export.json"  # in the run's folder: of which step export/ is, once 
 FREE = (
     *("run_dir", "resume", "prepare", "recipe", "cluster.", "sync.", "fidelity.", "record."),
     *("trainer.total_steps", "trainer.total_epochs", "trainer.save_freq", "trainer.test_freq", "trainer.val_before_train"),
-    *("trainer.keep_last", "trainer.keep_every", "trainer.keep_best", "trainer.max_restarts"),
+    *("trainer.keep_last", "trainer.keep_every", "trainer.keep_best", "trainer.max_restarts", "trainer.async_save"),
     *("data.num_workers", "data.keep_bytes", "data.cache", "reward.num_workers"),
 )
 # What the weights, their optimizer or the order of the rows would not fit.
@@ -71,6 +71,29 @@ def find_checkpoint(resume: str, run_dir: Path) -> Checkpoint | None:
             f"resume = {resume}: that run has no checkpoint", f"{path / FOLDER} holds none that is whole", "start anew: resume=never"
         )
     return read_checkpoint(path)
+
+
+def named_checkpoint(name: str) -> Checkpoint:
+    """`RUN` (its newest), `RUN/STEP` (`40`, `step_40` or `step_000040`), or the checkpoint's own folder.
+
+    Raises:
+        UserError: there is no such run or step, or a file of the checkpoint is missing or of another size; names it.
+    """
+    path = Path(name).expanduser().absolute()
+    run_dir = path if (path / FOLDER).is_dir() else path.parent.parent if path.parent.name == FOLDER else path.parent
+    if not (run_dir / FOLDER).is_dir():
+        raise UserError(f"no run at {path}", f"there is no folder {FOLDER} in it", "give a run's folder, or RUN/STEP: runs/mine/40")
+    steps = [step_of(found) for found in checkpoints_in(run_dir)]
+    if not steps:
+        raise UserError(f"{run_dir} has no checkpoint", "none was completed", "let the run save one: trainer.save_freq")
+    asked = re.fullmatch(r"(?:step_)?(\d+)", path.name, re.ASCII) if path != run_dir else None
+    step = steps[-1] if path == run_dir else int(asked[1]) if asked else -1
+    if step not in steps:
+        known = ", ".join(map(str, steps[-8:]))
+        raise UserError(
+            f"no checkpoint {path.name} in {run_dir}", f"it has those of steps {known}", f"give one of them: {run_dir}/{steps[-1]}"
+        )
+    return read_checkpoint(run_dir / FOLDER / f"step_{step:06d}")
 
 
 def newest_in(run_dir: Path) -> Path | None:

@@ -78,6 +78,7 @@ class TrainerConfig(Section):
     project_name: str = Field("", description="with experiment_name the default run_dir: runs/<project>/<experiment>-<time>")
     experiment_name: str = Field("", description="in place of the recipe's name in the default run_dir")
     save_freq: int = Field(0, ge=0, description="checkpoint every this many steps; 0: only at the end")
+    async_save: bool = Field(True, description="write checkpoints while the run goes on; false: wait until each is written")
     keep_last: int = Field(0, ge=0, description="checkpoints that stay, counted from the newest; 0: all")
     keep_every: int = Field(0, ge=0, description="with keep_last: multiples of this many steps stay too; 0: none")
     keep_best: bool = Field(False, description="with keep_last: the one with the best held-out accuracy stays too")

@@ -5,6 +5,7 @@ A safetensors file is 8 bytes with the length of a JSON header, the header, and 
 
 import json
 import struct
+from collections.abc import Callable
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
@@ -129,6 +130,24 @@ def read_header(path: Path) -> Header:
     if at != size:
         raise broken
     return Header(raw, stored, size)
+
+
+def recast(header: Header, dtype_of: Callable[[str, Stored], str]) -> Header:
+    """The header of a file with the same tensors in the same order, of the dtypes that `dtype_of` gives for a name and how it is stored."""
+    metadata = json.loads(header.raw[8:]).get("__metadata__")
+    entries: dict[str, Any] = {} if metadata is None else {"__metadata__": metadata}
+    at, dtypes = 0, {}
+    for name, stored in header.tensors.items():
+        dtypes[name] = dtype_of(name, stored)
+        end = at + (stored.end - stored.begin if dtypes[name] == stored.dtype else prod(stored.shape) * _ITEM_BYTES[dtypes[name]])
+        entries[name] = {"dtype": dtypes[name], "shape": list(stored.shape), "data_offsets": [at, end]}
+        at = end
+    text = json.dumps(entries, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)  # the format wants tensors to begin at a multiple of 8
+    raw = struct.pack("<Q", len(text)) + text
+    places = {name: entry["data_offsets"] for name, entry in entries.items() if name in dtypes}
+    tensors = {name: Stored(dtypes[name], header.tensors[name].shape, len(raw) + a, len(raw) + b) for name, (a, b) in places.items()}
+    return Header(raw, tensors, len(raw) + at)
 
 
 def _is_sound(tensor: Stored) -> bool:

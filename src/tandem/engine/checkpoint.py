@@ -1,28 +1,23 @@
-"""Model and optimizer by Megatron's distributed checkpointing: each rank writes its shards, and reads them under any layout.
+"""Model and optimizer by Megatron's distributed checkpointing: each rank writes its shards (`writing.py`), and reads them under any layout.
 
 Beside them each rank's random number generators, which come back when there are as many ranks.
 """
 
-import queue
 import random
-import re
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 from megatron.core import dist_checkpointing, tensor_parallel
-from megatron.core.dist_checkpointing.strategies import filesystem_async
+from megatron.core.dist_checkpointing.dict_utils import nested_values
 from safetensors.torch import load_file
-from safetensors.torch import save as as_safetensors
 from torch import Tensor
-from torch.distributed.checkpoint.api import CheckpointException
 
 from tandem.engine.optimizer import own_step_counts
+from tandem.engine.writing import Writing, Written
 from tandem.errors import RunError
-from tandem.sync.digest import file_digest
 
-_OF_ALL = {".metadata", "metadata.json", "common.pt"}
 _METADATA = {"distrib_optim_sharding_type": "fully_reshardable"}
 
 
@@ -39,44 +34,70 @@ def _sharded_state(engine, *, is_loading: bool) -> dict[str, Any]:
     model = _sharded_model(engine)
     state = dict(model)
     state["optimizer"] = engine.optimizer.sharded_state_dict(model, is_loading=is_loading, metadata=_METADATA)
+    _leave_out_doubles(state["optimizer"], model)
     return state
 
 
-def save(engine, path: Path, *, optimizer: bool = True) -> dict[str, str]:
-    """Collective. `path` exists and is empty.
+def _leave_out_doubles(optimizer: dict[Any, Any], model: dict[str, Any]) -> None:
+    """Master weights of fp32 parameters are the parameters themselves, or a copy in host memory (`optimizer.py` fills them from there)."""
+    fp32 = {shard.key for shard in nested_values(model) if torch.is_tensor(shard.data) and shard.data.dtype == torch.float32}
+    for part in [optimizer] if "param_state" in optimizer else optimizer.values():
+        for tensors in part["param_state"].values():
+            if tensors["param"].key.partition("optimizer.state.param.")[2] in fp32:
+                del tensors["param"]
+
+
+def begin_save(engine, path: Path, *, optimizer: bool = True) -> Writing:
+    """Collective. Copy this rank's part into host memory and begin to write it; training may go on at once. `path` exists and is empty.
 
     Args:
         optimizer: False: the model alone, as the reference policy is kept.
+
+    Raises:
+        RunError: the folder cannot be used; says why.
+    """
+    engine.bring_back()
+    rank = torch.distributed.get_rank()
+    beside = {_random_file(rank): _random_states()} if optimizer else {}
+    try:
+        return Writing(_sharded_state(engine, is_loading=False) if optimizer else _sharded_model(engine), path, beside)
+    except OSError as error:
+        why = f"rank {rank}: {error}"
+        raise RunError(f"the checkpoint in {path} could not be written", why, "make room on its disk, or set another run_dir") from error
+
+
+def save(engine, path: Path, *, optimizer: bool = True) -> dict[str, str]:
+    """Collective: begin and conclude.
 
     Returns:
         The files that this rank has written, and the blake3 of each.
 
     Raises:
-        RunError: a rank could not write its part; says why.
+        RunError: a rank could not write its part; says why, on every rank.
     """
-    engine.bring_back()
-    rank = torch.distributed.get_rank()
-    assert hasattr(filesystem_async, "_results_queue"), "this Megatron-Core keeps the results of its writers elsewhere"
-    # Its own is in a process that imports all of this again, and stays: half a GB a rank. Within this process any queue will do.
-    filesystem_async._results_queue = queue.SimpleQueue()
+    return conclude(begin_save(engine, path, optimizer=optimizer))
+
+
+def conclude(writing: Writing) -> dict[str, str]:
+    """Collective: wait until all ranks have written, then write what their files have in common. Returns and raises as `save`."""
+    parts = _of_all(writing)
+    if writing.rank == 0:
+        writing.conclude([part.results for part in parts])
+    return parts[writing.rank].digests | _of_all(writing)[writing.rank].digests
+
+
+def _of_all(writing: Writing) -> list[Written]:
+    """What each rank has written. Collective; raises RunError on every rank when one of them could not."""
+    told: list[Any] = [None] * torch.distributed.get_world_size()
     try:
-        dist_checkpointing.save(_sharded_state(engine, is_loading=False) if optimizer else _sharded_model(engine), str(path))
-        if optimizer:
-            (path / _random_file(rank)).write_bytes(as_safetensors(_random_states()))  # save_file has one of another name on the way
-    except (CheckpointException, OSError) as error:
-        failures = getattr(error, "failures", {rank: (error, None)})
-        why = "; ".join(f"rank {rank}: {cause}" for rank, (cause, _) in sorted(failures.items()))
-        raise RunError(f"the checkpoint in {path} could not be written", why, "make room on its disk, or set another run_dir") from error
-    written = [file for file in path.iterdir() if _writer(file.name) == rank]
-    return {file.name: file_digest(file) for file in written}
-
-
-def _writer(name: str) -> int | None:
-    """The rank that wrote a file: `__3_0.distcp`, `random_00003.safetensors`; 0 for what belongs to all, None for no file of ours."""
-    if name in _OF_ALL:
-        return 0
-    found = re.fullmatch(r"__(\d+)_\d+\.distcp|random_(\d+)\.safetensors", name)
-    return int(found[1] or found[2]) if found else None
+        mine: Written | RunError = writing.wait()
+    except RunError as error:
+        mine = error
+    torch.distributed.all_gather_object(told, mine)
+    for one in told:
+        if isinstance(one, RunError):
+            raise one
+    return told
 
 
 def load(engine, path: Path, *, optimizer: bool = True) -> None:

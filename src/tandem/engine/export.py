@@ -5,15 +5,18 @@ A tensor has one place, known from the headers of the source's files, so ranks w
 
 import os
 import socket
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 from blake3 import blake3
+from torch import Tensor
 
 from tandem.errors import RunError, UserError
 from tandem.qwen3_5.checkpoint import HuggingFaceFolder
 
+DTYPES = {"F32": torch.float32, "BF16": torch.bfloat16, "F16": torch.float16}  # the format's names of those that are trained
 CHUNK_BYTES = 64 << 20  # a system call writes less than 2 GiB
 
 
@@ -40,16 +43,22 @@ def write_share(engine, source: Path, target: Path) -> list[Piece]:
         RunError: the disk takes no more.
     """
     folder = HuggingFaceFolder(source, tied=engine.hf_config.tie_word_embeddings)
+    return write_tensors(engine.tensors(), folder, folder, target)
+
+
+def write_tensors(tensors: Iterator[tuple[str, Tensor]], source: HuggingFaceFolder, layout: HuggingFaceFolder, target: Path) -> list[Piece]:
+    """Write tensors of the model where `layout`, `source` or one like it in other dtypes, has them; raises as `write_share`."""
     pieces: list[Piece] = []
     files: dict[str, int] = {}
     try:
-        for name, tensor in engine.tensors():
-            for place in folder.places(name):
-                stored = folder.read(place)
+        for name, tensor in tensors:
+            for before, place in zip(source.places(name), layout.places(name), strict=True):
+                stored = source.read(before)
                 assert tensor.shape == stored.shape, f"{name}: {tensor.shape} is published, {stored.shape} was loaded"
                 if place.file not in files:
-                    files[place.file] = _open(target / place.file, folder.headers[place.file].file_bytes)
-                data = _as_stored(tensor.detach().cpu(), stored).contiguous().view(-1).view(torch.uint8).numpy()
+                    files[place.file] = _open(target / place.file, layout.headers[place.file].file_bytes)
+                dtype = DTYPES[layout.headers[place.file].tensors[place.tensor].dtype]
+                data = _as_stored(tensor.detach().cpu(), stored).to(dtype).contiguous().view(-1).view(torch.uint8).numpy()
                 checksum = write_at(files[place.file], memoryview(data), place.begin)
                 pieces.append(Piece(name, place.file, place.begin, data.nbytes, checksum))
         for file in files.values():
@@ -77,8 +86,8 @@ def write_at(file: int, data: memoryview, begin: int) -> str:
     return hasher.hexdigest()
 
 
-def cannot_write(target: Path, error: OSError) -> RunError:
-    return RunError(f"the export in {target} could not be written", str(error), "make room on its disk, or set another run_dir")
+def cannot_write(target: Path, error: OSError, what: str = "export") -> RunError:
+    return RunError(f"the {what} in {target} could not be written", str(error), "make room on its disk, or set another run_dir")
 
 
 def _open(path: Path, num_bytes: int) -> int:

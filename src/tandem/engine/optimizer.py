@@ -71,32 +71,36 @@ def _fill_state(optimizer) -> None:
             inner.start()
             part._set_main_param_and_optimizer_states = _into_host_memory(part)
             continue
+        part._set_main_param_and_optimizer_states = _leaving_the_rest(part)
         if not isinstance(inner, torch.optim.AdamW):
             continue
         for parameter in (p for group in inner.param_groups for p in group["params"]):
             zeros = {name: torch.zeros_like(parameter.data) for name in ("exp_avg", "exp_avg_sq")}
             inner.state[parameter] = {"step": torch.tensor(0.0)} | zeros
-        part._set_main_param_and_optimizer_states = _leaving_step(part)
 
 
-def _leaving_step(part):
+def _leaving_the_rest(part):
+    """What is not among the tensors that were loaded stays: the step count, and a master weight that is the parameter itself."""
     write = part._set_main_param_and_optimizer_states
 
-    def write_all_but_step(model_param, tensors: dict[str, torch.Tensor]) -> None:
+    def write_what_is_there(model_param, tensors: dict[str, torch.Tensor]) -> None:
         group, order = part.model_param_group_index_map[model_param]
         main_param = part.optimizer.param_groups[group]["params"][order]
-        write(model_param, {"step": part.optimizer.state[main_param]["step"]} | tensors)
+        step = part.optimizer.state[main_param].get("step")
+        write(model_param, {"param": main_param} | ({} if step is None else {"step": step}) | tensors)
 
-    return write_all_but_step
+    return write_what_is_there
 
 
 def _into_host_memory(part):
-    """Megatron would keep the slices of loaded tensors, and with them the tensors, instead of their values."""
+    """Megatron would keep the slices of loaded tensors, and with them the tensors, instead of their values. A master weight that was not
+    saved is the parameter, which has been loaded."""
 
     def write(model_param, tensors: dict[str, torch.Tensor]) -> None:
         group, order = part.model_param_group_index_map[model_param]
         renamed = {"master_param" if name == "param" else name: tensor for name, tensor in tensors.items()}
-        part.optimizer.write(part.optimizer.param_groups[group]["params"][order], renamed)
+        parameter = part.optimizer.param_groups[group]["params"][order]
+        part.optimizer.write(parameter, {"master_param": parameter} | renamed)
 
     return write
 

@@ -1,5 +1,7 @@
 """Make the parts of a run, in the order that finds mistakes early: data, seats, training ranks, generators, graders."""
 
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 from tandem.config.folders import cache_dir
@@ -16,7 +18,7 @@ from tandem.run.tracker import Tracker
 
 def assemble(config: Config, device, task: str, run_dir: Path, track: Tracker) -> Run:
     """A `Run` with what `task` needs: eval and rollout-only have no trainers, sft and train-only no generators, sft no graders."""
-    given, config = config, with_assets(config, track)
+    given, config = config, with_assets(config, track.phase)
     run = Run(config, run_dir, track)
     run.given = given
     has_trainers, has_generators = task not in ("eval", "rollout-only"), task not in ("sft", "train-only")
@@ -60,12 +62,12 @@ def graders(reward: RewardConfig) -> RewardPool:
     )
 
 
-def with_assets(config: Config, track: Tracker) -> Config:
-    """The config with the paths of what the recipe makes for itself, or of the model fetched from the hub."""
+def with_assets(config: Config, phase: Callable[[str], AbstractContextManager]) -> Config:
+    """The config with the paths of what the recipe makes for itself, or of the model fetched from the hub. Args: phase: shows the work."""
     if config.prepare == "demo":
         from tandem.data.demo.assets import prepare_demo
 
-        with track.phase("making the demo's data and model"):
+        with phase("making the demo's data and model"):
             made = prepare_demo(cache_dir() / f"demo-{config.trainer.seed}", config.trainer.seed)
         updates = {
             "model": config.model.model_copy(update={"path": config.model.path or made.model_path}),
@@ -76,7 +78,7 @@ def with_assets(config: Config, track: Tracker) -> Config:
         }
         config = config.model_copy(update=updates)
     if not Path(config.model.path).expanduser().is_dir():
-        with track.phase(f"fetching {config.model.path}"):
+        with phase(f"fetching {config.model.path}"):
             path = str(hub.fetch(config.model.path, "model", hub.MODEL_FILES))
             return config.model_copy(update={"model": config.model.model_copy(update={"path": path})})
     return config

@@ -14,34 +14,61 @@ from tandem.sync.digest import file_digest, sync_path
 
 
 def write(final: Path, state: Mapping[str, Any] | None, save: Callable[[Path], dict[str, str]]) -> Path:
-    """Make the folder `final`, whole once it has that name; one of that name before is replaced.
+    """`begin`, `save` and `complete` in one.
+
+    Args:
+        save: writes files into a folder, and returns each one's path in it and its blake3, as its writer saw them.
+    """
+    begin(final)
+    return complete(final, state, lambda: save(beside(final)))
+
+
+def beside(final: Path) -> Path:
+    """Where `final` is made."""
+    return final.with_name(final.name + ".tmp")
+
+
+def begin(final: Path) -> None:
+    """Make the folder beside `final` into which its files are written. Raises RunError: the disk is full, gone or read-only."""
+    try:
+        shutil.rmtree(beside(final), ignore_errors=True)
+        final.parent.mkdir(exist_ok=True)  # not its parents: a run whose folder was removed must not go on in a new one
+        beside(final).mkdir()
+    except OSError as error:
+        raise cannot_write(final, error, "checkpoint") from error
+
+
+def complete(final: Path, state: Mapping[str, Any] | None, files: Callable[[], dict[str, str]]) -> Path:
+    """Make of what lies beside it the folder `final`, whole once it has that name; one of that name before is replaced.
 
     Args:
         state: goes to state.json; None: no such file.
-        save: writes the other files into a folder, and returns each one's path in it and its blake3, as its writer saw them.
+        files: path and blake3 of each file that was written beside, once all of them are.
 
     Raises:
-        RunError: the disk is full or gone, or is not shared by all nodes.
+        RunError: the disk is full or gone, or is not shared by all nodes. What was written is removed.
     """
-    beside, before = final.with_name(final.name + ".tmp"), final.with_name(final.name + ".old")
+    folder, before = beside(final), final.with_name(final.name + ".old")
     try:
-        shutil.rmtree(beside, ignore_errors=True)
-        beside.mkdir(parents=True)
-        digests = save(beside)
+        digests = files()
         if state is not None:
-            (beside / STATE).write_text(json.dumps(state, indent=1), encoding="utf-8")
-            digests = digests | {STATE: file_digest(beside / STATE)}
-        _check_all_there(beside, digests)
-        files = {name: {"bytes": (beside / name).stat().st_size, "blake3": digest} for name, digest in sorted(digests.items())}
-        (beside / MANIFEST).write_text(json.dumps({"format": FORMAT, "files": files}, indent=1), encoding="utf-8")
-        for path in (beside / MANIFEST, *(folder for folder in beside.rglob("*") if folder.is_dir()), beside):
+            (folder / STATE).write_text(json.dumps(state, indent=1), encoding="utf-8")
+            digests = digests | {STATE: file_digest(folder / STATE)}
+        _check_all_there(folder, digests)
+        told = {name: {"bytes": (folder / name).stat().st_size, "blake3": digest} for name, digest in sorted(digests.items())}
+        (folder / MANIFEST).write_text(json.dumps({"format": FORMAT, "files": told}, indent=1), encoding="utf-8")
+        for path in (folder / MANIFEST, *(path for path in folder.rglob("*") if path.is_dir()), folder):
             sync_path(path)
         if final.exists():
             os.replace(final, before)
-        os.replace(beside, final)
+        os.replace(folder, final)
         sync_path(final.parent)
     except OSError as error:
-        raise cannot_write(final, error) from error
+        shutil.rmtree(folder, ignore_errors=True)
+        raise cannot_write(final, error, "checkpoint") from error
+    except RunError:
+        shutil.rmtree(folder, ignore_errors=True)
+        raise
     shutil.rmtree(before, ignore_errors=True)
     return final
 

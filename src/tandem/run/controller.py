@@ -42,6 +42,11 @@ class Controller:
         except (UserError, RunError) as error:
             log.exception("the run failed")
             return {"failure": error, "traceback": traceback.format_exc()}
+        except OSError as error:  # of a record of the run: checkpoints and exports tell their own
+            log.exception("the run failed")
+            told = RunError(f"a file could not be read or written: {error}", "its disk is full or read-only, or the folder was removed",
+                            "make room, then go on from the last checkpoint: resume=auto")  # fmt: skip
+            return {"failure": told, "traceback": traceback.format_exc()}
         except Exception as error:  # process edge
             log.exception("the run failed")
             told = RunError(f"{type(error).__name__}: {str(error).strip().splitlines()[0] if str(error).strip() else 'no message'}",

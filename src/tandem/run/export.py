@@ -4,9 +4,10 @@ import logging
 import mmap
 import os
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 
-from tandem.config.weightfiles import INDEX
+from tandem.config.weightfiles import INDEX, Header
 from tandem.engine.export import Piece, cannot_write, write_at
 from tandem.qwen3_5.checkpoint import HuggingFaceFolder
 from tandem.run.export_check import check_export
@@ -31,47 +32,59 @@ def export(trainers: TrainGroup, source: Path, target: Path) -> Path:
         RunError: a byte of a weight file was not written, or written twice, or reads back differently; names the tensor.
         UserError: the target's disk is not shared by all nodes.
     """
-    folder = HuggingFaceFolder(source)
+    return export_files(HuggingFaceFolder(source), target, lambda beside: trainers.export(str(source), str(beside)))
+
+
+def export_files(
+    source: HuggingFaceFolder, target: Path, write: Callable[[Path], list[Piece]], headers: dict[str, Header] | None = None
+) -> Path:
+    """The same with any writer of trained tensors.
+
+    Args:
+        write: writes them into the weight files of a folder, which are there at full size, and may change its other files.
+        headers: of these weight files; None: those of the source.
+    """
     beside = target.with_name(target.name + ".tmp")
     shutil.rmtree(beside, ignore_errors=True)
     try:
         beside.mkdir(parents=True)
-        _copy_rest(folder, beside)
-        pieces = [piece for name in folder.headers for piece in _begin_file(folder, name, beside)]
-        pieces += trainers.export(str(source), str(beside))
+        for file in copied_files(source):
+            shutil.copyfile(file, beside / file.name)
+        pieces = [piece for name, header in (headers or source.headers).items() for piece in _begin_file(source, name, header, beside)]
+        pieces += write(beside)
         for path in (*beside.iterdir(), beside):
             sync_path(path)
-        check_export(folder, beside, pieces)
+        check_export(HuggingFaceFolder(beside) if headers else source, beside, pieces)
         shutil.rmtree(target, ignore_errors=True)
         os.replace(beside, target)
         sync_path(target.parent)
     except OSError as error:
         raise cannot_write(target, error) from error
+    finally:
+        shutil.rmtree(beside, ignore_errors=True)
     return target
 
 
-def _copy_rest(folder: HuggingFaceFolder, target: Path) -> None:
-    """Copy the files that hold no weights."""
+def copied_files(folder: HuggingFaceFolder) -> list[Path]:
+    """The files that hold no weights."""
     rest = [file for file in folder.path.iterdir() if file.is_file() and file.name not in folder.headers]
     stale = sorted(file.name for file in rest if file.name != INDEX and any(file.match(pattern) for pattern in OTHER_WEIGHTS))
     if stale:
         log.info("not exported, since they hold the start model's weights in another form: %s", ", ".join(stale))
-    for file in rest:
-        if file.name not in stale:
-            shutil.copyfile(file, target / file.name)
+    return [file for file in rest if file.name not in stale]
 
 
-def _begin_file(folder: HuggingFaceFolder, name: str, target: Path) -> list[Piece]:
+def _begin_file(source: HuggingFaceFolder, name: str, header: Header, target: Path) -> list[Piece]:
     """Make a weight file at its full size, with the header and the tensors outside the model; returns what was written of these."""
-    header, pieces = folder.headers[name], []
-    with (folder.path / name).open("rb") as read, (target / name).open("xb") as written:
+    pieces = []
+    with (source.path / name).open("rb") as read, (target / name).open("xb") as written:
         written.write(header.raw)
         written.truncate(header.file_bytes)
         written.flush()
         with mmap.mmap(read.fileno(), 0, access=mmap.ACCESS_READ) as mapping, memoryview(mapping) as content:
-            for file, tensor in folder.outside:
+            for file, tensor in source.outside:
                 if file == name:
-                    stored = header.tensors[tensor]
-                    checksum = write_at(written.fileno(), content[stored.begin : stored.end], stored.begin)
-                    pieces.append(Piece(tensor, name, stored.begin, stored.end - stored.begin, checksum))
+                    stored, begin = source.headers[name].tensors[tensor], header.tensors[tensor].begin
+                    checksum = write_at(written.fileno(), content[stored.begin : stored.end], begin)
+                    pieces.append(Piece(tensor, name, begin, stored.end - stored.begin, checksum))
     return pieces

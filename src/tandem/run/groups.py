@@ -1,6 +1,8 @@
 """The training ranks as one. Every wait has a limit and hands on the other side's own error."""
 
 import threading
+import time
+from collections.abc import Callable
 from collections.abc import Sequence as Seq
 from pathlib import Path
 from typing import Any
@@ -15,6 +17,8 @@ from tandem.errors import RunError
 from tandem.run.waiting import wait
 from tandem.run.workers import TrainRank
 from tandem.sync.types import Meeting
+
+POLL_S = 0.05  # between questions whether a checkpoint has been written
 
 
 class TrainGroup:
@@ -82,9 +86,36 @@ class TrainGroup:
         """Whether each rank's node has this file."""
         return self._all("looking at the run's folder", "sees", str(path))
 
-    def save(self, path: Path, *, optimizer: bool = True) -> dict[str, str]:
-        """Write model and optimizer, or the model alone; returns every file in `path` and its checksum."""
-        return {name: digest for share in self._all("saving", "save", str(path), optimizer) for name, digest in share.items()}
+    def begin_save(self, path: Path, *, optimizer: bool = True) -> Callable[[], dict[str, str]]:
+        """Have model and optimizer, or the model alone, copied into host memory; each rank then writes its part while it goes on training.
+
+        Returns:
+            A function that waits until all is written, on any thread, and returns every file in `path` and its checksum.
+        """
+        self._all("copying what is saved", "begin_save", str(path), optimizer)
+        return self._saved
+
+    def _saved(self) -> dict[str, str]:
+        ends = time.monotonic() + self.timeout_s
+        try:
+            parts = self._poll_saved(self.ranks, ends)
+            wait([self.ranks[0].conclude_save.remote([part.results for part in parts])], self.timeout_s, "saving")
+            parts += self._poll_saved(self.ranks[:1], ends)
+        finally:
+            for rank in self.ranks:
+                rank.end_save.remote()
+        return {name: digest for part in parts for name, digest in part.digests.items()}
+
+    def _poll_saved(self, ranks: list[Any], ends: float) -> list[Any]:
+        """Each of these ranks' `Written`. They are asked without the lock, and answer between other calls."""
+        told: list[Any] = [None] * len(ranks)
+        while left := [index for index, one in enumerate(told) if one is None]:
+            for index, one in zip(left, wait([ranks[index].saved.remote() for index in left], self.timeout_s, "saving")):
+                told[index] = one
+            if None in told and time.monotonic() > ends:
+                raise RunError(f"saving took longer than {self.timeout_s:.0f} s", "the disk is slow or hangs", "raise trainer.timeout_s")
+            time.sleep(POLL_S if None in told else 0)
+        return told
 
     def load(self, path: Path, digests: dict[str, str], *, optimizer: bool = True) -> None:
         """Fill model and optimizer, or the model alone, from files whose checksums are compared first. The optimizer has been started.

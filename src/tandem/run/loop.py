@@ -39,13 +39,15 @@ def train(run: Run, checkpoint: Checkpoint | None = None) -> None:
             run.track.step(one_step(run, step))
             stop_if_nothing_is_learned(run, step)
             last = step == run.total_steps or run.stop_requested
+            run.settle_save(wait=False)
             if last or (trainer.save_freq and step % trainer.save_freq == 0):
-                run.save(step)  # before the validation, which may outlast the grace time of a stop
+                run.save(step, wait=run.stop_requested)  # the validation may outlast the grace time of a stop
             if run.stop_requested or is_validated_after(run, step):
                 validate(run, step)
                 run.prune()
             if last:
                 break
+    run.settle_save()
     run.export(run.trained_version)
 
 
@@ -118,7 +120,7 @@ def saved_if_generators_fail(run: Run) -> Iterator[None]:
     try:
         yield
     except GeneratorsFailed:
-        run.save(run.trained_version)
+        run.save(run.trained_version, wait=True)
         raise
 
 
@@ -126,7 +128,7 @@ def stop_if_nothing_is_learned(run: Run, step: int) -> None:
     """Saves and raises RunError once `optimizer.max_skipped_steps` steps in a row were skipped: the weights are still those before them."""
     limit, state = run.config.optimizer.max_skipped_steps, run.algorithm_state
     if limit and state.num_skipped_in_a_row >= limit:
-        path = run.save(step)
+        path = run.save(step, wait=True)
         raise RunError(
             f"the gradients of {state.num_skipped_in_a_row} optimizer steps in a row were not finite",
             f"none of these steps was taken; optimizer.max_skipped_steps = {limit}. The weights before them are in {path}",

@@ -2,7 +2,7 @@
 
 import json
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -23,6 +23,7 @@ from tandem.data.prompts import PromptBuilder
 from tandem.data.rows import read_rows
 from tandem.data.types import Prompt
 from tandem.doctor.versions import versions
+from tandem.engine.export import cannot_write
 from tandem.errors import RunError, UserError
 from tandem.qwen3_5.checkpoint import HuggingFaceFolder
 from tandem.rewards.pool import RewardPool
@@ -39,6 +40,7 @@ from tandem.run.record import rollout_rows
 from tandem.run.replay import Replay
 from tandem.run.run_dir import shared_memory_prefix
 from tandem.run.samples import Sample
+from tandem.run.saving import Saving
 from tandem.run.tracker import Tracker
 
 log = logging.getLogger(__name__)
@@ -56,6 +58,7 @@ class Run:
         self.stop_requested = False
         self.algorithm_state = AlgorithmState(config.algorithm.kl.coef)
         self.images = ImageStore(run_dir, config.record.image_bytes)
+        self.saving = Saving()
         self._names: set[str] | None = None  # of all tensors of the model
         self.trainers: TrainGroup
         self.generators: GeneratorGroup
@@ -233,7 +236,7 @@ class Run:
         self.trainers.keep_reference()
         target = self.run_dir / FOLDER / REFERENCE
         if self.config.warm_start.max_steps and not target.exists():
-            checkpoints.write(target, None, lambda folder: self.trainers.save(folder, optimizer=False))
+            checkpoints.write(target, None, lambda folder: self.trainers.begin_save(folder, optimizer=False)())
 
     def resume(self, checkpoint: Checkpoint) -> int:
         """Go on as if the run had not ended: weights, optimizer, random numbers, rows, reference, records. Returns the steps done.
@@ -264,8 +267,11 @@ class Run:
         self.track.note(f"resumed after step {checkpoint.step}, from {checkpoint.path}")
         return checkpoint.step
 
-    def save(self, step: int) -> Path:
-        """A checkpoint under checkpoints/step_<n>, complete only once it has that name; those that need not stay are removed."""
+    def save(self, step: int, *, wait: bool = False) -> Path:
+        """A checkpoint under checkpoints/step_<n>, complete only once it has that name; those that need not stay are removed.
+
+        The trainers copy their state; files are written while the run goes on, unless `trainer.async_save` is off or `wait` is set.
+        """
         final = self.run_dir / FOLDER / f"step_{step:06d}"
         ahead = self.rollouts.pending
         state = {
@@ -278,13 +284,26 @@ class Run:
             "versions": versions(),
         }
         with self.track.phase("saving"):
-            checkpoints.write(final, state, self._save_trainers)
-        self.prune()
+            self.settle_save()
+            checkpoints.begin(final)
+            written = self._begin_save_of_trainers(checkpoints.beside(final) / TRAINERS)
+            self.saving.begin(lambda: checkpoints.complete(final, state, written))
+            if wait or not self.config.trainer.async_save:
+                self.settle_save()
         return final
 
-    def _save_trainers(self, folder: Path) -> dict[str, str]:
-        (folder / TRAINERS).mkdir()
-        return {f"{TRAINERS}/{name}": digest for name, digest in self.trainers.save(folder / TRAINERS).items()}
+    def _begin_save_of_trainers(self, folder: Path) -> Callable[[], dict[str, str]]:
+        try:
+            folder.mkdir()
+        except OSError as error:
+            raise cannot_write(folder, error, "checkpoint") from error
+        written = self.trainers.begin_save(folder)
+        return lambda: {f"{TRAINERS}/{name}": digest for name, digest in written().items()}
+
+    def settle_save(self, *, wait: bool = True) -> None:
+        """Raises RunError when the checkpoint that is being written, or was since, failed. Args: wait: until it is complete."""
+        if self.saving.settle(wait=wait):
+            self.prune()
 
     def prune(self) -> None:
         trainer = self.config.trainer
@@ -317,7 +336,8 @@ class Run:
         self.track.rollouts(step, rollout_rows(samples, self.builder.token_texts, self.images))
 
     def close(self) -> None:
-        """Stop the graders; Ray's actors end with the cluster."""
+        """Stop the graders; Ray's actors end with the cluster. A checkpoint that is being written is waited for."""
+        self.saving.close(self.config.trainer.stop_grace_s)
         if hasattr(self, "rollouts"):
             self.rollouts.close()
         if hasattr(self, "graders"):

@@ -61,6 +61,7 @@ class TrainRank:
         self.engine: Any = None
         self._writer: Any = None
         self._links: dict[int, Any] = {}  # to each engine
+        self._writing: Any = None
         self._publication: Iterator[Bucket] | None = None
 
     def place(self) -> tuple[str, list[str]]:
@@ -155,11 +156,23 @@ class TrainRank:
     def sees(self, path: str) -> bool:
         return Path(path).exists()
 
-    def save(self, path: str, optimizer: bool) -> dict[str, str]:
-        """Write this rank's part; returns its files and their checksums."""
+    def begin_save(self, path: str, optimizer: bool) -> None:
+        """Copy this rank's part of a checkpoint; a thread begins to write it."""
         from tandem.engine import checkpoint
 
-        return checkpoint.save(self.engine, Path(path), optimizer=optimizer)
+        assert self._writing is None, "one save at a time: its copy of the state is all the memory that there is for it"
+        self._writing = checkpoint.begin_save(self.engine, Path(path), optimizer=optimizer)
+
+    def conclude_save(self, results: list[bytes]) -> None:
+        """On rank 0: begin to write what the ranks' files have in common. Args: results: of each rank, as `saved` gave them."""
+        self._writing.conclude(results)
+
+    def saved(self) -> Any:
+        """What was written since `begin_save` or `conclude_save`, a `Written`; None while it is being written."""
+        return self._writing.poll()
+
+    def end_save(self) -> None:
+        self._writing = None
 
     def verify(self, path: str, digests: dict[str, str], num_ranks: int) -> None:
         """Compare this rank's share of the files of a checkpoint. Raises UserError, naming the file, when its bytes have changed."""
