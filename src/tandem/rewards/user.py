@@ -3,7 +3,8 @@
 One response:     text (or response, solution_str), ground_truth, data_source, prompt, extra_info
 Several at once:  texts (or responses, solution_strs), ground_truths, data_sources, prompts, extra_infos
 
-It returns a number, or a dict with `score` (or `accuracy`), `format`, `reason`; for several a list of those. It may be async.
+It returns a number, or a dict with `score` (or `accuracy`), `format`, `reason` and `answer` (in one spelling, for majority votes); for
+several a list of those. It may be async.
 """
 
 import ast
@@ -89,12 +90,16 @@ def arguments(names: set[str], items: list[Item]) -> dict[str, Any]:
 def as_grade(value: Any) -> Grade:
     """A function's answer about one response. Raises ValueError for what is no score."""
     if isinstance(value, Grade):
-        return Grade(_finite(value.accuracy, value), _finite(value.format, value), str(value.reason))
+        return Grade(_finite(value.accuracy, value), _finite(value.format, value), str(value.reason), answer=_answer(value.answer))
     answer = value if isinstance(value, dict) else {"score": value}
     given = answer.get("score", answer.get("accuracy"))
     score, form = _finite(given, value), _finite(answer.get("format", given), value)
     reason = str(answer.get("reason") or ("correct" if score >= 1 else "wrong" if score <= 0 else "partly"))
-    return Grade(score, form, one_word(reason))
+    return Grade(score, form, one_word(reason), answer=_answer(answer.get("answer")))
+
+
+def _answer(value: Any) -> str | None:
+    return None if value is None else str(value)
 
 
 def _finite(number: Any, value: Any) -> float:

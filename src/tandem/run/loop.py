@@ -13,6 +13,7 @@ from tandem.errors import RunError
 from tandem.rollout.types import SamplingParams
 from tandem.run import passes
 from tandem.run.collect import collect, grade
+from tandem.run.estimate import validation_metrics
 from tandem.run.fidelity import check_fidelity, check_reference, correct, fidelity, of_update
 from tandem.run.generators import GeneratorsFailed
 from tandem.run.metrics import Stopwatch, sample_metrics, throughput
@@ -193,4 +194,5 @@ def validate(run: Run, step: int) -> None:
     """Sampled accuracy on the held-out rows, recorded under this step; nothing without such rows."""
     if run.val_prompts:
         with run.track.phase("validation"):
-            run.track.validation(step, sample_held_out(run))
+            samples = sample_held_out(run)
+            run.track.validation(step, samples, validation_metrics(samples))

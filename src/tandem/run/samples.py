@@ -20,6 +20,7 @@ class Sample:
     accuracy: float = 0.0
     format: float = 0.0
     reason: str = ""
+    answer: str | None = None  # as the grader understood it, in one spelling
     also: dict[str, float] = field(default_factory=dict)  # scores of further graders
     greedy_reward: float = float("nan")  # of the greedy response to the prompt, where one was made
     length_penalty: float = 0.0  # part of the reward, 0 or below
