@@ -67,7 +67,7 @@ def test_estimates_are_means_over_prompts_and_pass_at_1_is_the_average(rows):
     assert found["pass_at_4"].value == pytest.approx(fmean(any(row) for row in rows))
     for one in found.values():
         assert (one.low is None) == (len(rows) == 1)
-        assert one.low is None or 0.0 <= one.low <= one.value + 1e-12 and one.value - 1e-12 <= one.high <= 1.0
+        assert one.low is None or (0.0 <= one.low <= one.value + 1e-12 and one.value - 1e-12 <= one.high <= 1.0)
 
 
 def test_a_grader_without_a_notion_of_answers_has_no_majority():

@@ -117,7 +117,9 @@ def test_every_sample_of_an_evaluation_is_written_with_the_parts_of_its_reward_a
     run = SimpleNamespace(val_prompts=[1], run_dir=tmp_path, track=Tracker(tmp_path), model_path="m", version=-1, record=lambda *args: None)
     run.config = load("demo", ["rollout.val_n=2", "rollout.val_temperature=0.5"], env={})
     found = evaluate.evaluate(run)
-    assert found["accuracy"] == 0.25 and found["sources"]["x"]["pass_at_2"]["value"] == 1.0 and found["sources"]["y"]["avg_at_2"]["value"] == 0
+    assert (
+        found["accuracy"] == 0.25 and found["sources"]["x"]["pass_at_2"]["value"] == 1.0 and found["sources"]["y"]["avg_at_2"]["value"] == 0
+    )
     rows = [json.loads(line) for line in (tmp_path / "eval_rows.jsonl").read_text().splitlines()]
     assert [row["row"] for row in rows] == ["a", "b"] and [len(row["samples"]) for row in rows] == [2, 2]
     assert rows[0]["samples"][0] | {"reward": 1.0, "accuracy": 1.0, "format": 0.0, "also": {}, "reason": "wrong"} == rows[0]["samples"][0]

@@ -2,7 +2,7 @@
 
 pass@k: Chen et al., "Evaluating Large Language Models Trained on Code", 2021 (arXiv 2107.03374), equation 1.
 maj@n: Wang et al., "Self-Consistency Improves Chain of Thought Reasoning in Language Models", 2022 (arXiv 2203.11171).
-Intervals: percentile bootstrap, Efron, 1979. Prompts are drawn again, each with all of its samples: those of one prompt are not independent.
+Intervals: percentile bootstrap, Efron, 1979. Prompts are drawn again, each with all of its samples, which are not independent.
 
 Shapes: P prompts, M measures.
 """

@@ -9,7 +9,9 @@ from tandem.cli.start import start
 def evaluate(
     recipe: Recipe,
     overrides: Overrides = None,
-    n: Annotated[int | None, typer.Option("-n", "--n", help="samples a row, for pass@k and maj@n: rollout.val_n", show_default=False)] = None,
+    n: Annotated[
+        int | None, typer.Option("-n", "--n", help="samples a row, for pass@k and maj@n: rollout.val_n", show_default=False)
+    ] = None,
     temperature: Annotated[
         float | None, typer.Option("--temperature", help="0 is greedy: rollout.val_temperature", show_default=False)
     ] = None,

@@ -8,14 +8,11 @@ several a list of those. It may be async.
 """
 
 import ast
-import importlib.util
 import math
 import re
-import sys
-from collections.abc import Callable
-from pathlib import Path
 from typing import Any, SupportsFloat
 
+from tandem.config.userfile import split_name
 from tandem.errors import UserError
 from tandem.rewards.types import Grade, Item
 
@@ -30,12 +27,6 @@ ONE = {
 }  # parameter -> field of Item
 SEVERAL = {f"{name}s": field for name, field in ONE.items()}
 MAX_REASON_LENGTH = 32  # characters
-
-
-def split_name(name: str) -> tuple[Path, str]:
-    """`folder/file.py:function` -> its two parts."""
-    file, _, function = name.rpartition(":")
-    return Path(file).expanduser(), function
 
 
 def check_function(name: str) -> None:
@@ -65,19 +56,6 @@ def _parameters(function: ast.FunctionDef | ast.AsyncFunctionDef) -> tuple[set[s
     required = plain[: len(plain) - len(spec.defaults)]
     required += [argument.arg for argument, default in zip(spec.kwonlyargs, spec.kw_defaults) if default is None]
     return {*plain, *(argument.arg for argument in spec.kwonlyargs)}, set(required)
-
-
-def load_function(name: str) -> Callable[..., Any]:
-    """The function, its file run as a module of its own whose neighbours it can import."""
-    path, wanted = split_name(name)
-    spec = importlib.util.spec_from_file_location(path.stem, path)
-    assert spec and spec.loader
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[path.stem] = module
-    sys.path.insert(0, str(path.parent.resolve()))
-    spec.loader.exec_module(module)
-    function: Callable[..., Any] = getattr(module, wanted)
-    return function
 
 
 def arguments(names: set[str], items: list[Item]) -> dict[str, Any]:

@@ -81,6 +81,9 @@ def grade(run: Run, samples: list[Sample]) -> None:
         sample.answer = result.answer
         sample.length_penalty = reward.overlong_factor * overlong_penalty(len(sample.completion.token_ids), longest, reward.overlong_buffer)
         sample.reward = combine(result, reward.format_weight, weights) + sample.length_penalty
+        if sample.completion.score is not None:
+            sample.also = sample.also | {"environment": sample.completion.score}
+            sample.reward += sample.completion.score
 
 
 def _question(sample: Sample) -> str:

@@ -11,8 +11,8 @@ from transformers import AutoConfig
 
 from tandem.algorithms.advantages import GREEDY_ADVANTAGES
 from tandem.algorithms.state import AlgorithmState
-from tandem.config.checkpointfolder import EXPORTED, FOLDER, REFERENCE, TRAINERS, Checkpoint, read_manifest
-from tandem.config.checks import data_parallel_size
+from tandem.config.checkpointfolder import CRITIC, EXPORTED, FOLDER, REFERENCE, TRAINERS, Checkpoint, read_manifest
+from tandem.config.checks import data_parallel_size, has_critic
 from tandem.config.folders import cache_dir
 from tandem.config.schema import Config
 from tandem.data.bad_rows import BadRows
@@ -26,6 +26,7 @@ from tandem.doctor.versions import versions
 from tandem.errors import RunError, UserError
 from tandem.qwen3_5.checkpoint import HuggingFaceFolder
 from tandem.rewards.pool import RewardPool
+from tandem.rollout.environment import load_environment
 from tandem.rollout.types import SamplingParams
 from tandem.run import checkpoints, export
 from tandem.run.ahead import Batch, Rollouts
@@ -97,6 +98,9 @@ class Run:
         bad = BadRows(skip=data.on_bad_row == "skip")
         rows = read_rows(files, data, bad)
         rows = rows[:max_rows] if max_rows else rows
+        if name := self.config.rollout.environment:
+            opened = load_environment(name).opened
+            rows = [opened(row) for row in rows]
         with self.track.phase(what, len(rows)) as progress:
             made = build_prompts(rows, self.builder, progress, bad=bad, cache=cache_dir() / "lengths" if data.cache else None)
         if bad.summary:
@@ -219,6 +223,8 @@ class Run:
         if config.algorithm.kl.coef > 0:
             self._keep_reference()
         self.trainers.start_optimizer(config.optimizer.lr, config.optimizer.weight_decay)
+        if has_critic(config):
+            self.trainers.start_critic(config.critic.optimizer.lr, config.critic.optimizer.weight_decay)
         return 0
 
     def _go_on_after(self, step: int) -> None:
@@ -249,9 +255,10 @@ class Run:
                     self.trainers.load(reference, read_manifest(reference), optimizer=False)
                 self._keep_reference()
             self.trainers.start_optimizer(config.optimizer.lr, config.optimizer.weight_decay)
-            prefix = f"{TRAINERS}/"
-            shards = {name.removeprefix(prefix): digest for name, digest in checkpoint.digests.items() if name.startswith(prefix)}
-            self.trainers.load(checkpoint.path / TRAINERS, shards)
+            self.trainers.load(checkpoint.path / TRAINERS, checkpoint.shards(TRAINERS))
+            if has_critic(config):
+                self.trainers.start_critic(config.critic.optimizer.lr, config.critic.optimizer.weight_decay)
+                self.trainers.load(checkpoint.path / CRITIC, checkpoint.shards(CRITIC), critic=True)
         self.loader.load_state_dict(state["loader"])
         self.loader_state = self.trained_loader_state = self.loader.state_dict()
         if state.get("ahead"):
@@ -283,8 +290,12 @@ class Run:
         return final
 
     def _save_trainers(self, folder: Path) -> dict[str, str]:
-        (folder / TRAINERS).mkdir()
-        return {f"{TRAINERS}/{name}": digest for name, digest in self.trainers.save(folder / TRAINERS).items()}
+        digests = {}
+        for name in (TRAINERS, CRITIC) if has_critic(self.config) else (TRAINERS,):
+            (folder / name).mkdir()
+            saved = self.trainers.save(folder / name, critic=True) if name == CRITIC else self.trainers.save(folder / name)
+            digests |= {f"{name}/{file}": digest for file, digest in saved.items()}
+        return digests
 
     def prune(self) -> None:
         trainer = self.config.trainer

@@ -59,6 +59,7 @@ class TrainRank:
         see_only(self.device, claimed_devices(self.device))
         log_to_file(self.run_dir / "logs" / f"train_rank_{rank}.log")
         self.engine: Any = None
+        self.critic: Any = None
         self._writer: Any = None
         self._links: dict[int, Any] = {}  # to each engine
         self._publication: Iterator[Bucket] | None = None
@@ -104,6 +105,29 @@ class TrainRank:
 
     def offload(self, parameters: bool) -> None:
         self.engine.offload(parameters=parameters)
+        if self.critic:
+            self.critic.offload(parameters=True)
+
+    def start_critic(self, lr: float, weight_decay: float) -> None:
+        self.critic = self.engine.critic()
+        self.engine.offload(parameters=True)
+        self.critic.start_optimizer(lr=lr, weight_decay=weight_decay)
+        self.critic.offload(parameters=True)
+
+    def values(self, sequences: list[Sequence]) -> dict[int, Any]:
+        with self._critics_turn():
+            return self.critic.scores(sequences, temperature=1.0, masked=False)
+
+    def update_critic(self, sequences: list[Sequence], lr: float) -> dict[str, float]:
+        with self._critics_turn():
+            return self.critic.update(sequences, lr=lr)
+
+    @contextlib.contextmanager
+    def _critics_turn(self) -> Iterator[None]:
+        """With `trainer.offload` policy and critic are on the device one after the other."""
+        self.engine.offload(parameters=True)
+        yield
+        self.critic.offload(parameters=True)
 
     def scores(self, sequences: list[Sequence], temperature: float, reference: bool, masked: bool) -> dict[int, Any]:
         return self.engine.scores(sequences, temperature=temperature, reference=reference, masked=masked)
@@ -155,11 +179,12 @@ class TrainRank:
     def sees(self, path: str) -> bool:
         return Path(path).exists()
 
-    def save(self, path: str, optimizer: bool) -> dict[str, str]:
+    def save(self, path: str, optimizer: bool, critic: bool) -> dict[str, str]:
         """Write this rank's part; returns its files and their checksums."""
         from tandem.engine import checkpoint
 
-        return checkpoint.save(self.engine, Path(path), optimizer=optimizer)
+        with self._critics_turn() if critic else contextlib.nullcontext():
+            return checkpoint.save(self.critic if critic else self.engine, Path(path), optimizer=optimizer)
 
     def verify(self, path: str, digests: dict[str, str], num_ranks: int) -> None:
         """Compare this rank's share of the files of a checkpoint. Raises UserError, naming the file, when its bytes have changed."""
@@ -174,10 +199,11 @@ class TrainRank:
             if file_digest(file) != digests[name]:
                 raise damaged(file, "its bytes are not those that were saved")
 
-    def load(self, path: str, optimizer: bool) -> None:
+    def load(self, path: str, optimizer: bool, critic: bool) -> None:
         from tandem.engine import checkpoint
 
-        checkpoint.load(self.engine, Path(path), optimizer=optimizer)
+        with self._critics_turn() if critic else contextlib.nullcontext():
+            checkpoint.load(self.critic if critic else self.engine, Path(path), optimizer=optimizer)
 
     def export(self, source: str, target: str) -> list[Any]:
         """Write this rank's share into the weight files of `target`; returns its `Piece`s."""
@@ -213,6 +239,7 @@ class Generator:
         see_only(device, shared_devices or claimed_devices(device))
         log_to_file(self.run_dir / "logs" / f"generator_{index}.log")
         self.engine: Any = None
+        self._conversations: Any = None
         self._finished: queue.SimpleQueue[tuple[int, list[Completion]]] = queue.SimpleQueue()
 
     def start(self, model_path: str, banned_token_ids: list[int], stop_token_ids: list[int]) -> tuple[str, list[Identity]]:
@@ -235,12 +262,29 @@ class Generator:
                 stop_token_ids=stop_token_ids,
                 device=config.device,
             )
+        if config.rollout.environment:
+            from tandem.data.prompts import PromptBuilder
+            from tandem.rollout.conversations import Conversations
+            from tandem.rollout.environment import load_environment
+
+            longest = config.rollout.max_model_len or config.data.max_prompt_length + config.data.max_response_length
+            self._conversations = Conversations(
+                load_environment(config.rollout.environment),
+                PromptBuilder(model_path, config.data),
+                config.rollout.max_turns,
+                config.rollout.environment_timeout_s,
+                longest,
+            )
         return ray.get_runtime_context().get_node_id(), family()
 
     def generate(self, requests: dict[int, Request], version: int) -> None:
         """`requests` by their index in the rollout; what is finished leaves through `poll`."""
         indices = list(requests)
-        self.engine.generate(list(requests.values()), version, lambda at, completions: self._finished.put((indices[at], completions)))
+        hand_out = lambda at, completions: self._finished.put((indices[at], completions))  # noqa: E731
+        if self._conversations:
+            self.engine.converse(list(requests.values()), version, self._conversations, hand_out)
+        else:
+            self.engine.generate(list(requests.values()), version, hand_out)
 
     def decode(self, requests: list[Request], version: int) -> list[Completion]:
         """One sample of each request."""
