@@ -80,6 +80,15 @@ def test_half_points_count_in_the_average_and_not_as_correct():
     assert found["avg_at_2"].value == 0.75 and found["pass_at_1"].value == 0.5
 
 
+@pytest.mark.parametrize("num_prompts", [2, 24, 1000])
+def test_no_success_at_all_is_not_taken_for_certainty(num_prompts):
+    """The bound is the accuracy at which so many failures in a row have a chance of 2.5%."""
+    never = estimates([Samples([0.0], [None])] * num_prompts)["avg_at_1"]
+    always = estimates([Samples([1.0], [None])] * num_prompts)["avg_at_1"]
+    assert (never.value, never.low, always.value, always.high) == (0.0, 0.0, 1.0, 1.0)
+    assert (1 - never.high) ** num_prompts == pytest.approx(0.025) and always.low == pytest.approx(1 - never.high)
+
+
 def test_the_interval_draws_whole_prompts_so_that_samples_of_one_prompt_do_not_make_it_narrower():
     """8 equal samples of each prompt tell no more than one; against resampling prompts by hand, and the normal approximation."""
     rng = np.random.default_rng(1)

@@ -85,8 +85,12 @@ def estimates(prompts: Sequence[Samples]) -> dict[str, Estimate]:
 
 
 def bootstrap(values_PM: np.ndarray, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
-    """The ends [M] of the interval of each column's mean; the same for the same values."""
+    """The ends [M] of the interval of each column's mean; the same for the same values.
+
+    Where every prompt has 0, or every prompt 1, drawing again tells nothing: then the exact binomial bounds of Clopper and Pearson, 1934.
+    """
     rng, num_prompts = np.random.default_rng(seed), len(values_PM)
     means = np.array([values_PM[rng.integers(num_prompts, size=num_prompts)].mean(0) for _ in range(NUM_RESAMPLES)])
     low, high = np.quantile(means, [(1 - CONFIDENCE) / 2, (1 + CONFIDENCE) / 2], axis=0)
-    return low, high
+    exact = ((1 - CONFIDENCE) / 2) ** (1 / num_prompts)
+    return np.where((values_PM == 1).all(0), exact, low), np.where((values_PM == 0).all(0), 1 - exact, high)

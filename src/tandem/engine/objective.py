@@ -56,7 +56,7 @@ def value(clip: float, num_tokens: int) -> LossFunction:
         values = scores[0, torch.from_numpy(batch.score_index).to(scores.device)]
         out = value_loss(values, fields["old_values"], fields["value_targets"], clip)
         total = (fields["weights"] * out.loss_R).sum()
-        return total * num_tokens, {"loss/value": float(total), "value/clip_share": float(out.clipped_R.sum()) / num_tokens}
+        return total * num_tokens, {"loss/value": float(total.detach()), "value/clip_share": float(out.clipped_R.sum()) / num_tokens}
 
     return loss
 
