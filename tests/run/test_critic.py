@@ -119,3 +119,30 @@ def test_a_checkpoint_has_a_folder_of_the_critics_and_one_without_is_refused_by_
     with pytest.raises(UserError, match="has no critic"):
         Checkpoint(final, {"trainers/a.distcp": "0"}, {}).shards("critic")
     assert critic.policy_learns(run.config, 1)
+
+
+def test_policy_and_critic_take_turns_on_the_device():
+    """What one does begins with the other's way out; with `trainer.offload` both would not fit."""
+    from tandem.run.workers import TrainRank
+
+    calls: list[str] = []
+
+    class Model:
+        def __init__(self, name: str):
+            self.name = name
+
+        def critic(self):
+            return Model("critic")
+
+        def __getattr__(self, method: str):
+            return lambda *args, **kwargs: calls.append(f"{self.name}.{method}" + (" all" if kwargs.get("parameters") else ""))
+
+    rank = object.__new__(TrainRank)
+    rank.engine = Model("policy")
+    rank.start_critic(1e-3, 0.0)
+    rank.values([])
+    rank.update_critic([], 1e-3)
+    rank.offload(False)
+    around = ["policy.offload all", "critic.{}", "critic.offload all"]
+    expected = [step.format(method) for method in ("start_optimizer", "scores", "update") for step in around]
+    assert calls == [*expected, "policy.offload", "critic.offload all"]
