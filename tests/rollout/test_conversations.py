@@ -2,10 +2,12 @@
 limits, and an environment that is slow, broken or stuck."""
 
 import asyncio
+import re
 import threading
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -19,7 +21,7 @@ from tandem.data.positions import rope_positions
 from tandem.data.types import Row, Sequence
 from tandem.errors import UserError
 from tandem.rollout.conversations import Conversations
-from tandem.rollout.environment import Maker, Message, Step
+from tandem.rollout.environment import Maker, Message, Step, load_environment
 from tandem.rollout.types import Completion, Request, SamplingParams
 from tests.rollout.conftest import _image
 
@@ -253,3 +255,16 @@ def test_prompts_end_when_their_own_samples_do(builder):
     for index, completions in conversations.run(engine, [Request(prompt, SamplingParams(2, max_tokens=900))] * 2):
         order.append((index, len(completions)))
     assert order == [(1, 2), (0, 2)]
+
+
+def test_the_example_of_the_docs_is_an_environment(builder, tmp_path):
+    text = (Path(__file__).parents[2] / "docs" / "algorithms.md").read_text()
+    [block] = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+    (tmp_path / "hints.py").write_text(block)
+    maker = load_environment(f"{tmp_path}/hints.py:Hints")
+    row = maker.opened(Row("rows:0", "test", [{"role": "user", "content": "What is the sum?"}], [], "7", {}))
+    engine = Script(builder, lambda name, turn: "HINT?")
+    conversations = Conversations(maker, builder, 9, 5.0, 2000)
+    [(_, [c])] = conversations.run(engine, [Request(builder.build(row), SamplingParams(1, max_tokens=900))])
+    assert row.messages[0]["content"] == "Ask with HINT?" and len(c.turns) == 3 and c.finish_reason == "stop"
+    assert builder.decode(c.token_ids[~c.own]).count("It is even.") == 2
