@@ -1,8 +1,10 @@
-"""Does it learn? The demo with several seeds, each a real run; prints a table and checks it against the baseline beside this file.
+"""Does it learn? Real runs of the demo, as a table checked against the baseline beside this file.
 
     python benchmarks/learning.py [--seeds 0 1 2] [--json FILE] [--svg FILE] [--quick] [key=value ...]
+    python benchmarks/learning.py --algorithms [NAME ...] [--steps 40] [--json FILE] [--svg FILE] [key=value ...]
 
-`--quick` is one seed. Exit code 1 when a run misses the baseline.
+Without `--algorithms` the demo as it is, GRPO, with several seeds; `--quick` is one seed. With it each algorithm (no name: all) from the
+same warm-started model. Exit code 1 when a run misses the baseline. `--go-on` keeps the runs that are in the JSON file already.
 """
 
 import argparse
@@ -10,7 +12,9 @@ import json
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 from rich.table import Table
@@ -19,52 +23,102 @@ from tandem.track.metrics import read_metrics
 from tandem.track.plot import line_chart
 
 BASELINE = Path(__file__).with_name("learning_baseline.json")
+FIGURES = ("reward_first5", "reward_last5", "val_accuracy_before", "val_accuracy_after")
+
+# Two optimizer steps a batch, or no ratio would ever differ from 1 and all clips would be the same.
+COMMON = ("batch.mini_batch_size=16", "optimizer.lr=4e-4")
+ALGORITHMS: dict[str, tuple[str, ...]] = {
+    "grpo": (),
+    "dapo": (
+        *("algorithm.clip_high=0.28", "algorithm.dynamic_sampling=1", "algorithm.kl.coef=0"),
+        *("algorithm.aggregation=token_mean", "reward.overlong_buffer=4"),
+    ),
+    "gspo": ("algorithm.loss=gspo", "algorithm.clip_low=3e-4", "algorithm.clip_high=4e-4", "algorithm.aggregation=sequence_mean"),
+    "cispo": ("algorithm.loss=cispo", "algorithm.clip_low=1"),
+    "rloo": ("algorithm.advantage=rloo",),
+    "reinforce++": ("algorithm.advantage=reinforce_plus_plus", "algorithm.kl.where=reward", "algorithm.kl.kind=k1"),
+    "ppo": ("algorithm.advantage=gae", "critic.optimizer.lr=1e-3", "critic.warmup_steps=3"),
+}
 
 
-def run_seed(seed: int, folder: Path, overrides: list[str]) -> tuple[dict, list[float]]:
-    """The summary of one run and its reward of each step."""
-    command = [sys.executable, "-m", "tandem", "demo", f"run_dir={folder}", f"trainer.seed={seed}", "--json", *overrides]
-    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
+def tandem(*arguments: str) -> dict[str, Any]:
+    """The summary that a command of ours prints."""
+    done = subprocess.run([sys.executable, "-m", "tandem", *arguments, "--json"], stdout=subprocess.PIPE, text=True, check=True)
+    return json.loads(done.stdout)
+
+
+def one_run(name: str, seed: int, folder: Path, overrides: Iterable[str]) -> dict[str, Any]:
+    """A run of the demo: its figures, and its reward of each step."""
+    summary = tandem("train", "demo", f"run_dir={folder}", f"trainer.seed={seed}", *overrides)
     rewards = [row["reward/mean"] for row in read_metrics(folder) if "reward/mean" in row]
-    return json.loads(done.stdout), rewards
+    return {"algorithm": name, "seed": seed, **{figure: summary[figure] for figure in FIGURES}, "rewards": rewards}
+
+
+def with_seeds(seeds: list[int], folder: Path, overrides: list[str]) -> Iterable[dict[str, Any]]:
+    for seed in seeds:
+        yield one_run("grpo", seed, folder / str(seed), overrides)
+
+
+def with_algorithms(names: list[str], steps: int, seeds: list[int], folder: Path, overrides: list[str]) -> Iterable[dict[str, Any]]:
+    """Each from the model that supervised steps have made once for all of them."""
+    for seed in seeds if names else ():
+        start = folder / f"start-{seed}"
+        tandem("sft", "demo", f"run_dir={start}", f"trainer.seed={seed}")
+        settings = [f"trainer.total_steps={steps}", "trainer.test_freq=0", f"model.path={start / 'export'}", "warm_start.max_steps=0"]
+        for name in names:
+            yield one_run(name, seed, folder / f"{name}-{seed}", [*settings, *COMMON, *ALGORITHMS[name], *overrides])
+
+
+def table_of(runs: list[dict[str, Any]], baseline: dict[str, float]) -> tuple[Table, int]:
+    """The runs, and how many miss the baseline."""
+    table = Table("algorithm", "seed", "reward first 5", "reward last 5", "rise", "held-out before", "held-out after", "rise")
+    missed = 0
+    for run in runs:
+        reward_rise, accuracy_rise = (run[after] - run[before] for before, after in (FIGURES[:2], FIGURES[2:]))
+        missed += reward_rise < baseline["min_reward_rise"] or accuracy_rise < baseline["min_accuracy_rise"]
+        figures = [run[FIGURES[0]], run[FIGURES[1]], reward_rise, run[FIGURES[2]], run[FIGURES[3]], accuracy_rise]
+        table.add_row(run["algorithm"], str(run["seed"]), *(f"{figure:.3f}" for figure in figures))
+    return table, missed
+
+
+def smooth(rewards: list[float], width: int = 5) -> list[tuple[float, float]]:
+    """(step, mean of the last `width` steps)."""
+    means = [sum(rewards[max(0, i + 1 - width) : i + 1]) / min(width, i + 1) for i in range(len(rewards))]
+    return list(enumerate(means, start=1))
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
+    parser.add_argument("--seeds", type=int, nargs="+")
+    parser.add_argument("--algorithms", nargs="*", choices=list(ALGORITHMS), help="each by itself; no name: all")
+    parser.add_argument("--steps", type=int, default=40)
     parser.add_argument("--json", type=Path)
     parser.add_argument("--svg", type=Path, help="the reward curves")
     parser.add_argument("--quick", action="store_true")
+    parser.add_argument("--go-on", action="store_true", help="make only the runs that the JSON file does not have")
     arguments, overrides = parser.parse_known_args()
     baseline = json.loads(BASELINE.read_text())
-    runs: list[dict] = []
-    curves = {}
+    compares = arguments.algorithms is not None
+    seeds = (arguments.seeds or ([0] if compares else [0, 1, 2]))[: 1 if arguments.quick else None]
+    runs: list[dict[str, Any]] = json.loads(arguments.json.read_text())["runs"] if arguments.go_on and arguments.json.exists() else []
+    known = {(run["algorithm"], run["seed"]) for run in runs}
     with tempfile.TemporaryDirectory(prefix="tandem-learning-") as folder:
-        for seed in arguments.seeds[: 1 if arguments.quick else None]:
-            summary, rewards = run_seed(seed, Path(folder) / str(seed), overrides)
-            names = ("reward_first5", "reward_last5", "val_accuracy_before", "val_accuracy_after")
-            runs.append({"algorithm": "grpo", "seed": seed, **{name: summary[name] for name in names}})
-            curves[f"seed {seed}"] = list(enumerate(rewards, start=1))
-    table = Table("seed", "reward first 5", "reward last 5", "rise", "held-out before", "held-out after", "rise")
-    missed = 0
-    for run in runs:
-        reward_rise = run["reward_last5"] - run["reward_first5"]
-        accuracy_rise = run["val_accuracy_after"] - run["val_accuracy_before"]
-        missed += reward_rise < baseline["min_reward_rise"] or accuracy_rise < baseline["min_accuracy_rise"]
-        figures = (
-            run["reward_first5"],
-            run["reward_last5"],
-            reward_rise,
-            run["val_accuracy_before"],
-            run["val_accuracy_after"],
-            accuracy_rise,
-        )
-        table.add_row(str(run["seed"]), *(f"{figure:.3f}" for figure in figures))
+        if compares:
+            names = [name for name in arguments.algorithms or ALGORITHMS if any((name, seed) not in known for seed in seeds)]
+            made = with_algorithms(names, arguments.steps, seeds, Path(folder), overrides)
+        else:
+            made = with_seeds([seed for seed in seeds if ("grpo", seed) not in known], Path(folder), overrides)
+        for run in made:
+            runs.append(run)
+            if arguments.json:  # after each: they take minutes
+                arguments.json.write_text(json.dumps({"runs": runs}, indent=1))
+    table, missed = table_of(runs, baseline["algorithms"] if compares else baseline["demo"])
     Console().print(table)
-    if arguments.json:
-        arguments.json.write_text(json.dumps({"runs": runs}, indent=1))
     if arguments.svg:
-        arguments.svg.write_text(line_chart(curves, "Mean reward of each step"))
+        curves = {run["algorithm"] if compares else f"seed {run['seed']}": run["rewards"] for run in runs}
+        title = "Mean reward of the last 5 steps" if compares else "Mean reward of each step"
+        points = {name: smooth(rewards) if compares else list(enumerate(rewards, start=1)) for name, rewards in curves.items()}
+        arguments.svg.write_text(line_chart(points, title))
     return 1 if missed else 0
 
 

@@ -58,6 +58,13 @@ def test_dry_run_says_what_layers_are_made_of_on_every_device(tmp_path: Path) ->
 
 def test_dry_run_refuses_what_a_run_would(tmp_path: Path) -> None:
     assert tandem("train", "demo", "rollout.n=1", "--dry-run", cwd=tmp_path).code == 2
+    for key, typo, meant in (("loss", "ppo_clop", "ppo_clip"), ("advantage", "reinforce_plus_plu", "reinforce_plus_plus")):
+        ended = tandem("train", "demo", f"algorithm.{key}={typo}", "--dry-run", cwd=tmp_path)
+        assert ended.code == 2 and f"algorithm.{key}={meant}" in ended.err
+    sapo = tandem("train", "demo", "algorithm.loss=sapo", "algorithm.clip_high=0.3", "--dry-run", cwd=tmp_path).out
+    assert "# algorithm.clip_high = 0.3 is not used: algorithm.loss = sapo does not read it" in sapo
+    given = tandem("eval", "demo", "--n", "3", "--temperature", "0.5", "--dry-run", "--json", cwd=tmp_path).out
+    assert Config.model_validate_json(given).rollout.val_n == 3 and Config.model_validate_json(given).rollout.val_temperature == 0.5
 
 
 @pytest.mark.parametrize(

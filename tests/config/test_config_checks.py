@@ -6,7 +6,7 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from tandem.config import checks
+from tandem.config import algorithm_checks, checks
 from tandem.config.checks import check, data_parallel_size
 from tandem.config.load import load
 from tandem.config.schema import Config
@@ -155,10 +155,10 @@ def follow(error: UserError, names: dict[str, int]) -> None:
         names[key] = int(value)
 
 
-def test_every_rule_of_the_module_is_applied() -> None:
+def test_every_rule_of_the_modules_is_applied() -> None:
     taking_a_config = {
         name
-        for name, value in vars(checks).items()
+        for name, value in {**vars(checks), **vars(algorithm_checks)}.items()
         if callable(value) and getattr(value, "__annotations__", {}) == {"config": Config, "return": None} and name != "check"
     }
     assert {rule.__name__ for rule in checks.RULES} == taking_a_config

@@ -157,7 +157,7 @@ def test_an_empty_micro_batch_runs_on_the_shortest_sequence_and_scores_nothing()
 def test_a_field_that_is_not_one_value_a_token_is_refused():
     good, bad = sequence(2, 3), sequence(2, 3)
     bad.fields["weights"] = np.ones(4, np.float32)
-    with pytest.raises(AssertionError, match="one value a response token"):
+    with pytest.raises(AssertionError, match="one value a scored token"):
         pack([good, bad], [0, 1])
 
 

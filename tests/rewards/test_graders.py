@@ -80,3 +80,21 @@ def test_scores_of_several_graders_add_up_by_their_weights():
 def test_a_sum_that_makes_no_sense_is_refused(entries):
     with pytest.raises(UserError):
         parse_also(entries)
+
+
+@pytest.mark.parametrize(
+    ("name", "texts", "answer"),
+    [
+        ("geo3k", ["\\boxed{1/2}", "\\boxed{0.5}", "\\boxed{\\frac{2}{4}}", "\\boxed{x = 0.50 cm}"], "1/2"),
+        ("geo3k", ["\\boxed{2\\sqrt{3}}", "\\boxed{2 \\sqrt 3}"], "2sqrt(3)"),
+        ("math", ["\\boxed{x \\in [0, 1)}", "\\boxed{[0,1)}"], "[0,1)"),
+        ("numeric", ["the answer is 1,000", "\\boxed{1000}", "so 1000"], "1000"),
+        ("choice", ["\\boxed{B}", "the answer is (b)"], "B"),
+        ("exact", ["\\boxed{a  b}", "#### a b"], "a b"),
+        ("format", ["\\boxed{7}"], None),
+        ("geo3k", ["7", "\\boxed{}"], None),
+    ],
+)
+def test_answers_that_are_the_same_get_one_spelling_so_that_their_votes_add_up(name, texts, answer):
+    truth = {"choice": "B", "numeric": "7"}.get(name, "1/2")
+    assert {grade(name, text, truth).answer for text in texts} == {answer}

@@ -216,3 +216,27 @@ def test_a_grader_asked_twice_is_refused_and_one_that_cannot_be_loaded_is_told_b
             pool.wait_until_ready()
     finally:
         pool.close()
+
+
+def test_graders_of_two_folders_have_each_its_own_helper_whatever_it_is_called_and_whenever_it_is_imported(tmp_path):
+    """One helper is imported at the top, one in the middle of a call, and one is called like a package that is loaded already."""
+    names = []
+    for folder, sign in (("a", "+"), ("b", "-")):
+        (tmp_path / folder / "deep").mkdir(parents=True)
+        (tmp_path / folder / "helper.py").write_text(f"SIGN = '{sign}'\n")
+        (tmp_path / folder / "late.py").write_text(f"SIGN = '{sign}'\n")
+        (tmp_path / folder / "sympy.py").write_text(f"SIGN = '{sign}'\n")
+        (tmp_path / folder / "deep" / "__init__.py").write_text("from deep.inner import SIGN\n")
+        (tmp_path / folder / "deep" / "inner.py").write_text(f"SIGN = '{sign}'\n")
+        (tmp_path / folder / "json.py").write_text("broken: never imported in place of Python's own\n")
+        body = "import json\nfrom helper import SIGN\ndef f(text):\n    import late, sympy, deep\n"
+        body += "    return json.loads('1') * (text == SIGN + late.SIGN + sympy.SIGN + deep.SIGN)\n"
+        (tmp_path / folder / "grader.py").write_text(body)
+        names.append(f"{tmp_path / folder / 'grader.py'}:f")
+    pool = RewardPool("geo3k", 1, 10, also=names)
+    try:
+        grades = pool.grade([("++++", "7"), ("----", "7"), ("<think></think>\\boxed{7}", "7")])
+    finally:
+        pool.close()
+    assert [[grade.also[name] for name in names] for grade in grades] == [[1.0, 0.0], [0.0, 1.0], [0.0, 0.0]]
+    assert grades[2].accuracy == 1.0

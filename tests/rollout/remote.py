@@ -17,7 +17,7 @@ def serve(pipe, environment: dict[str, str], arguments: dict) -> None:
     while True:
         method, args, kwargs = pipe.recv()
         finished: list[tuple] = []
-        if method == "generate":
+        if method in ("generate", "converse"):
             kwargs["on_finished"] = lambda *prompt, heard=finished: heard.append(prompt)
         if method == "give_up":
             method, kwargs["on_finished"] = "generate", end_at_first

@@ -8,8 +8,12 @@ import torch
 from safetensors.torch import load_file
 
 from tandem.config.schema import RolloutConfig
+from tandem.data.types import Sequence
 from tandem.errors import RunError, UserError
+from tandem.rollout.conversations import Conversations
+from tandem.rollout.environment import Maker
 from tandem.rollout.types import Request, SamplingParams
+from tests.rollout.echo import Echo
 from tests.rollout.reference import Reference, assert_same_logprobs
 from tests.rollout.remote import RemoteEngine
 
@@ -80,6 +84,29 @@ def test_logprobs_are_those_of_transformers(engine, references, weights, prompts
     assert_same_logprobs(references[0], prompts, completions, temperature or 1.0)
     if temperature == 0:
         assert len(set(token_ids(completions)[0])) == 1
+
+
+def test_log_probs_of_every_turn_are_those_of_transformers_on_the_whole_conversation(engine, references, weights, prompts, builder):
+    """Turn after turn continues what was sampled, with an image in between; the whole is scored in one pass, as the trainer does."""
+    engine.publish(weights["a"])
+    conversations = Conversations(Maker(Echo), builder, 3, 10.0, MAX_MODEL_LEN)
+    completions = engine.converse(requests(prompts[:3], temperature=0.7, max_tokens=120), engine.version, conversations)
+    assert [index for index, _ in engine.finished] != []
+    differences, num_turns = [], set()
+    for prompt, samples in zip(prompts, completions):
+        for c in samples:
+            pixels, grids = zip(*Sequence(prompt, c.token_ids, own=c.own, later=c.later).images)
+            shown = replace(prompt, pixel_values=np.concatenate(pixels), image_grid_thw=np.concatenate(grids))
+            expected, num_clear = references[0].logprobs(shown, c.token_ids, 0.7)
+            clear = np.arange(len(c.token_ids))[c.own] < num_clear
+            differences.append(np.abs(expected[c.own] - c.logprobs)[clear])
+            num_turns.add(len(c.turns))
+            assert c.score == 0.5 and c.own[-1] and len(c.logprobs) == c.num_own < len(c.token_ids) <= 120
+            assert (c.finish_reason == "turns") == (len(c.turns) == 3) or c.finish_reason == "length"
+    found = np.concatenate(differences)
+    assert found.max() <= 1e-3 and found.mean() <= 1e-4 and len(found) > 50 and 3 in num_turns
+    again = engine.converse(requests(prompts[:3], temperature=0.7, max_tokens=120), engine.version, conversations)
+    assert token_ids(again) == token_ids(completions)
 
 
 def test_samples_depend_on_their_own_seed_only(engine, weights, prompts):

@@ -22,6 +22,7 @@ from tandem.run.run import Run
 from tandem.run.run_dir import only_run_in
 from tandem.run.tracker import Tracker
 from tandem.sync.buckets import SHARED_MEMORY
+from tandem.track.events import Table
 
 HOLD = """
 import sys, pathlib
@@ -75,11 +76,11 @@ def test_the_death_of_an_actor_is_told_without_rays_list_of_guesses() -> None:
 
 
 def sample(reward: float, group: int = 0) -> SimpleNamespace:
-    row = SimpleNamespace(id="r", data_source="s")
+    row = SimpleNamespace(id="r", data_source="s", messages=[{"role": "user", "content": "?"}], ground_truth="7")
     completion = SimpleNamespace(token_ids=[1], finish_reason="stop")
     prompt = SimpleNamespace(row=row, token_ids=[1])
     scores = {"reward": reward, "accuracy": reward, "format": 0.0, "reason": "wrong", "also": {}, "length_penalty": 0.0}
-    return SimpleNamespace(group=group, completion=completion, prompt=prompt, **scores)
+    return SimpleNamespace(group=group, completion=completion, prompt=prompt, text="\\boxed{7}", answer=None, **scores)
 
 
 def test_a_group_of_equal_rewards_is_not_mixed_whatever_their_mean_rounds_to() -> None:
@@ -95,16 +96,35 @@ def test_a_limit_of_0_on_the_first_reference_kl_does_not_check_as_the_settings_s
         check_reference(old, ref, FidelityConfig(max_kl_ref_at_start=1e-4))
 
 
-@pytest.mark.parametrize(("rewards", "interval"), [([1.0], None), ([0.0, 1.0], [0.5 - 0.98, 0.5 + 0.98])])
+@pytest.mark.parametrize(("rewards", "interval"), [([1.0], None), ([0.0, 1.0], [0.0, 1.0])])
 def test_the_interval_of_one_row_is_no_number_and_its_json_is_valid(tmp_path: Path, monkeypatch, rewards, interval) -> None:
     samples = [sample(reward) for reward in rewards]
     for number, one in enumerate(samples):
         one.prompt.row.id = f"r{number}"
     monkeypatch.setattr(loop, "sample_held_out", lambda run: samples)
     run = SimpleNamespace(val_prompts=[1], run_dir=tmp_path, track=Tracker(tmp_path), model_path="m", version=-1, record=lambda *args: None)
+    run.config = load("demo", ["rollout.val_n=1"], env={})
     got = evaluate.evaluate(run)["accuracy_interval"]
     assert got == (interval if interval is None else pytest.approx(interval))
     json.loads((tmp_path / "eval.json").read_text(), parse_constant=lambda name: pytest.fail(f"{name} is not JSON"))
+
+
+def test_every_sample_of_an_evaluation_is_written_with_the_parts_of_its_reward_and_each_source_has_a_line(tmp_path, monkeypatch) -> None:
+    samples = [sample(1.0), sample(0.0), sample(0.0, 1), sample(0.0, 1)]
+    for one, row, source in zip(samples, "aabb", "xxyy"):
+        one.prompt.row.id, one.prompt.row.data_source, one.answer = row, source, "7"
+    monkeypatch.setattr(loop, "sample_held_out", lambda run: samples)
+    run = SimpleNamespace(val_prompts=[1], run_dir=tmp_path, track=Tracker(tmp_path), model_path="m", version=-1, record=lambda *args: None)
+    run.config = load("demo", ["rollout.val_n=2", "rollout.val_temperature=0.5"], env={})
+    found = evaluate.evaluate(run)
+    assert (
+        found["accuracy"] == 0.25 and found["sources"]["x"]["pass_at_2"]["value"] == 1.0 and found["sources"]["y"]["avg_at_2"]["value"] == 0
+    )
+    rows = [json.loads(line) for line in (tmp_path / "eval_rows.jsonl").read_text().splitlines()]
+    assert [row["row"] for row in rows] == ["a", "b"] and [len(row["samples"]) for row in rows] == [2, 2]
+    assert rows[0]["samples"][0] | {"reward": 1.0, "accuracy": 1.0, "format": 0.0, "also": {}, "reason": "wrong"} == rows[0]["samples"][0]
+    [shown] = [event for event in run.track.take(0) if isinstance(event, Table)]
+    assert [row[0] for row in shown.rows] == ["all", "x", "y"] and "pass@2" in shown.columns and "maj@2" in shown.columns
 
 
 class Recorder:
@@ -162,7 +182,8 @@ def test_a_stop_saves_before_it_validates_and_no_reference_is_kept_without_a_kl_
     monkeypatch.setattr(loop, "validate", lambda run, step: run.calls.append("validate"))
     run = Recorder("algorithm.kl.coef=0")
     loop.train(run)
-    calls = [call for call in run.calls if call not in ("_go_on_after", "go_on_after", "note", "prune")]
+    calls = [call for call in run.calls if call not in ("_go_on_after", "go_on_after", "note", "prune", "settle_save")]
+    assert run.calls[-2:] == ["settle_save", "export"], "a run is not over before its checkpoint is complete"
     assert calls == ["start_optimizer", "publish", "validate", "one_step", "step", "save", "validate", "export"]
     run = Recorder("algorithm.kl.coef=0.1")
     loop.train(run)

@@ -29,7 +29,7 @@ class SavingRun(FakeRun):
         self.graders.close = lambda: None
         self.trainers.begin_save = self._begin_save
 
-    def _begin_save(self, folder: Path):
+    def _begin_save(self, folder: Path, critic: bool = False):
         self.trainers.calls.append("copy")
 
         def written() -> dict[str, str]:

@@ -8,6 +8,7 @@ from functools import partial
 from pathlib import Path
 
 from tandem import devices
+from tandem.algorithms.names import check_names as check_algorithm_names
 from tandem.config.checks import check
 from tandem.config.layout import check_layout
 from tandem.config.load import load
@@ -24,6 +25,7 @@ def prepare(
     """Load, cross-check, also with the model, and, unless `dry_run`, name the run's folder and look at this machine. Raises UserError."""
     config = load(recipe, overrides, env, lambda: devices.find()[0].NAME)
     check(config)
+    check_algorithm_names(config.algorithm)
     check_names(config.reward.name, config.reward.also)
     if config.prepare == "demo" and not config.model.path:
         text, vision = layout_sizes("demo")

@@ -19,6 +19,7 @@ from tandem.errors import UserError
 FORMAT = 1
 STEP = re.compile(r"step_\d{6,}", re.ASCII)
 FOLDER, MANIFEST, STATE, TRAINERS, REFERENCE = "checkpoints", "manifest.json", "state.json", "trainers", "reference"
+CRITIC = "critic"  # beside TRAINERS, where a critic learns
 EXPORTED = "export.json"  # in the run's folder: of which step export/ is, once it is whole
 # Settings that may change when a run goes on; keys, or whole sections with a dot.
 FREE = (
@@ -49,6 +50,21 @@ class Checkpoint:
     @property
     def step(self) -> int:
         return int(self.state["step"])
+
+    def shards(self, folder: str) -> dict[str, str]:
+        """file -> blake3 of what is in one of its folders.
+
+        Raises:
+            UserError: it has no such folder: the run that wrote it had no critic.
+        """
+        found = {name.removeprefix(f"{folder}/"): digest for name, digest in self.digests.items() if name.startswith(f"{folder}/")}
+        if not found:
+            raise UserError(
+                f"{self.path} has no {folder}",
+                "the run that wrote it trained none, and algorithm.advantage needs one",
+                "set the algorithm.advantage that it was saved with, or start anew from its export: model.path=RUN/export",
+            )
+        return found
 
 
 def find_checkpoint(resume: str, run_dir: Path) -> Checkpoint | None:

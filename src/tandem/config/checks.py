@@ -5,10 +5,13 @@ Rules that depend on the model (heads, layers, experts) belong to the plan.
 
 import math
 
+from tandem.config.algorithm_checks import ALGORITHM_RULES
+from tandem.config.algorithm_checks import CRITIC_ADVANTAGES as CRITIC_ADVANTAGES
+from tandem.config.algorithm_checks import GROUP_ADVANTAGES as GROUP_ADVANTAGES
+from tandem.config.algorithm_checks import has_critic as has_critic
 from tandem.config.schema import Config
 from tandem.errors import UserError
 
-GROUP_ADVANTAGES = ("grpo", "dr_grpo", "rloo", "opo", "grpo_passk", "reinforce_plus_plus_baseline")  # they compare samples of one prompt
 VLLM_TEMPERATURES = (0.01, 2.0)  # and greedily at 0; it would raise a smaller one to 0.01 with no more than a warning
 
 
@@ -124,76 +127,6 @@ def a_sequence_fits_its_places(config: Config) -> None:
         )
 
 
-def group_baselines_need_a_group(config: Config) -> None:
-    algorithm = config.algorithm
-    if algorithm.advantage in GROUP_ADVANTAGES and config.rollout.n < 2:
-        raise UserError(
-            f"rollout.n = {config.rollout.n} with algorithm.advantage = {algorithm.advantage}",
-            "the advantage compares the samples of one prompt: alone, a sample's is always 0 and nothing is learned",
-            "set rollout.n=2 or more (8 is usual)",
-        )
-
-
-def clips_are_in_order(config: Config) -> None:
-    dual = config.algorithm.clip_dual
-    if 0 < dual <= 1:
-        raise UserError(f"algorithm.clip_dual = {dual}", "the bound on -ratio * advantage must lie above 1", "set 3 (usual) or 0 (off)")
-
-
-def kl_in_the_reward_needs_a_weight(config: Config) -> None:
-    kl = config.algorithm.kl
-    if kl.where == "reward" and kl.coef == 0:
-        raise UserError(
-            "algorithm.kl.where = reward with algorithm.kl.coef = 0",
-            "a weight of 0 means no reference model, so nothing would be taken from the reward",
-            "set algorithm.kl.coef=0.001 (usual), or algorithm.kl.where=loss",
-        )
-
-
-def a_target_needs_a_kl_term(config: Config) -> None:
-    kl = config.algorithm.kl
-    if kl.target and kl.coef == 0:
-        raise UserError(
-            f"algorithm.kl.target = {kl.target:g} with algorithm.kl.coef = 0",
-            "the coefficient is adapted by factors, and 0 stays 0",
-            "set algorithm.kl.coef=0.001 to start from, or algorithm.kl.target=0",
-        )
-
-
-def an_adaptive_kl_stays_positive(config: Config) -> None:
-    """A step changes it by a fifth of samples / horizon at most: from five on it could turn around, and pay for drifting."""
-    kl, num_samples = config.algorithm.kl, config.data.train_batch_size * config.rollout.n
-    if kl.target and kl.horizon < num_samples:
-        raise UserError(
-            f"algorithm.kl.horizon = {kl.horizon} is shorter than the {num_samples} samples of a step",
-            "the coefficient would jump, and could become negative",
-            f"set algorithm.kl.horizon={10 * num_samples}",
-        )
-
-
-def dynamic_sampling_can_end(config: Config) -> None:
-    if not config.algorithm.dynamic_sampling:
-        return
-    if config.rollout.n < 2:
-        raise UserError(
-            f"algorithm.dynamic_sampling with rollout.n = {config.rollout.n}",
-            "it replaces prompts whose samples all earn the same, as a single one always does",
-            "set rollout.n=2 or more (16 is usual), or algorithm.dynamic_sampling=0",
-        )
-    if config.algorithm.advantage not in GROUP_ADVANTAGES:
-        raise UserError(
-            f"algorithm.dynamic_sampling with algorithm.advantage = {config.algorithm.advantage}",
-            "it leaves out groups that all earn the same, which teach nothing only where samples are compared within their group",
-            f"set algorithm.advantage to one of {', '.join(GROUP_ADVANTAGES)}, or algorithm.dynamic_sampling=0",
-        )
-    if not config.trainer.total_steps:
-        raise UserError(
-            "algorithm.dynamic_sampling without trainer.total_steps",
-            "a step draws as many prompts as it needs, so nobody knows how many steps an epoch has, nor what the learning rate ends at",
-            "set trainer.total_steps",
-        )
-
-
 def a_penalty_leaves_room_to_answer(config: Config) -> None:
     buffer, longest = config.reward.overlong_buffer, config.data.max_response_length
     if buffer > longest:
@@ -217,33 +150,6 @@ def columns_come_in_pairs(config: Config) -> None:
             "data.instruction without data.columns",
             "rows of a known layout bring or get their own instruction",
             "set data.columns.prompt and data.columns.answer, or data.system_prompt instead",
-        )
-
-
-def a_correction_has_something_to_correct(config: Config) -> None:
-    algorithm = config.algorithm
-    correction = algorithm.correction
-    if correction.kind == "none":
-        return
-    if algorithm.old_logprobs == "rollout":
-        raise UserError(
-            f"algorithm.correction.kind = {correction.kind} with algorithm.old_logprobs = rollout",
-            "the loss's own ratio is then taken against the generator already, and would be corrected twice",
-            "set algorithm.old_logprobs=trainer, or algorithm.correction.kind=none",
-        )
-    if correction.kind == "icepop" and correction.min >= correction.max:
-        raise UserError(
-            f"algorithm.correction.min = {correction.min:g} is not below algorithm.correction.max = {correction.max:g}",
-            "every token would be masked, and nothing learned",
-            "set algorithm.correction.min=0.5 algorithm.correction.max=2",
-        )
-
-
-def betas_are_decay_rates(config: Config) -> None:
-    betas = config.optimizer.betas
-    if not all(0 <= beta < 1 for beta in betas):
-        raise UserError(
-            f"optimizer.betas = {list(betas)}", "each is the share of a moving average that is kept: 0 or more, below 1", "set [0.9, 0.999]"
         )
 
 
@@ -333,6 +239,15 @@ def replayed_experts_stay_with_their_layer(config: Config) -> None:
         )
 
 
+def conversations_are_made_when_they_are_asked_for(config: Config) -> None:
+    if config.rollout.environment and config.rollout.max_staleness:
+        raise UserError(
+            f"rollout.environment = {config.rollout.environment} with rollout.max_staleness = 1",
+            "a checkpoint holds the batch that was made ahead, and does not keep what an environment showed",
+            "set rollout.max_staleness=0, or rollout.environment= (none)",
+        )
+
+
 def whole_experts_need_several_devices(config: Config) -> None:
     rollout = config.rollout
     if rollout.expert_parallel and (rollout.tp == 1 or config.device == "cpu"):
@@ -392,16 +307,9 @@ RULES = (
     mini_batches_divide_the_batch,
     batches_divide_over_data_parallel_ranks,
     a_sequence_fits_its_places,
-    group_baselines_need_a_group,
-    clips_are_in_order,
-    kl_in_the_reward_needs_a_weight,
-    a_target_needs_a_kl_term,
-    an_adaptive_kl_stays_positive,
-    dynamic_sampling_can_end,
+    *ALGORITHM_RULES,
     a_penalty_leaves_room_to_answer,
     columns_come_in_pairs,
-    a_correction_has_something_to_correct,
-    betas_are_decay_rates,
     vllm_takes_the_temperatures,
     log_probs_are_comparable,
     greedy_samples_differ_only_once,
@@ -412,6 +320,7 @@ RULES = (
     weights_travel_by_what_the_placement_allows,
     separate_generators_are_counted,
     replayed_experts_stay_with_their_layer,
+    conversations_are_made_when_they_are_asked_for,
     whole_experts_need_several_devices,
     ports_differ,
 )

@@ -139,6 +139,11 @@ class RolloutConfig(Section):
     max_staleness: int = Field(
         0, ge=0, le=1, description="1: the next batch is generated while this one trains, by weights one step old; needs placement=split"
     )
+    environment: str = Field(
+        "", description="what the model talks to in rollouts of several turns: calculator, or FILE.py:CLASS; empty: one turn, no tools"
+    )
+    max_turns: int = Field(8, ge=1, description="with an environment: most turns of the model in a sample")
+    environment_timeout_s: float = Field(30, gt=0, description="longest wait for one answer of the environment; the sample then ends")
     val_temperature: float = Field(1.0, ge=0, description="temperature of validation samples; 0: greedy")
     val_n: int = Field(1, ge=1, description="validation samples a prompt")
 
@@ -179,6 +184,9 @@ class AlgorithmConfig(Section):
     )
     mask_overlong: bool = Field(False, description="no loss on responses that were cut off at data.max_response_length (DAPO)")
     entropy_coef: float = Field(0.0, ge=0, description="weight of the entropy bonus")
+    gamma: float = Field(1.0, ge=0, le=1, description="gae: discount of a reward for each token that it lies ahead")
+    lam: float = Field(0.95, ge=0, le=1, description="gae: 1 trusts what was earned, 0 the critic's value of the next token")
+    whiten: bool = Field(True, description="gae: centre advantages and divide them by their deviation, over all tokens of the step")
     old_logprobs: Literal["trainer", "rollout"] = Field("trainer", description="where the ratio's denominator comes from")
     kl: KLConfig = KLConfig()
     correction: CorrectionConfig = CorrectionConfig()
@@ -202,6 +210,14 @@ class OptimizerConfig(Section):
         description="steps in a row whose gradients are not finite, and which are skipped, before the run saves and stops; 0: never",
     )
     on_cpu: bool = Field(False, description="fp32 weights and moments stay in host memory, and a step is computed there")
+
+
+class CriticConfig(Section):
+    """The value model that algorithm.advantage=gae trains beside the policy, in the same ranks."""
+
+    optimizer: OptimizerConfig = OptimizerConfig(lr=1e-5)
+    clip: float = Field(0.2, ge=0, description="a value that moves further than this in one step's updates is not pushed on; 0: off")
+    warmup_steps: int = Field(0, ge=0, description="first steps in which the critic learns and the policy does not")
 
 
 class WarmStartConfig(Section):
@@ -292,6 +308,7 @@ class Config(Section):
     rollout: RolloutConfig = RolloutConfig()
     algorithm: AlgorithmConfig = AlgorithmConfig()
     optimizer: OptimizerConfig = OptimizerConfig()
+    critic: CriticConfig = CriticConfig()
     warm_start: WarmStartConfig = WarmStartConfig()
     reward: RewardConfig = RewardConfig()
     fidelity: FidelityConfig = FidelityConfig()

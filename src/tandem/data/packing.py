@@ -1,6 +1,7 @@
 """Sequences -> micro-batches: which goes where, and how they lie end to end. The only place that shifts tokens against targets.
 
-Shapes: T tokens of a micro-batch (padding included), S sequences, R response tokens of all its sequences.
+Shapes: T tokens of a micro-batch (padding included), S sequences, R scored tokens of all its sequences: those of their responses that the
+model sampled.
 """
 
 from dataclasses import dataclass
@@ -12,7 +13,7 @@ from tandem.data.types import Sequence
 
 @dataclass(frozen=True)
 class PackedBatch:
-    """One micro-batch. Response token j of sequence i is predicted at index `score_index[...]`; `fields` are aligned with that index."""
+    """One micro-batch. Scored token j of sequence i is predicted at index `score_index[...]`; `fields` are aligned with that index."""
 
     indices: tuple[int, ...]  # which sequences of the step, in order
     input_ids: np.ndarray  # [T] int64
@@ -109,7 +110,7 @@ def pack(sequences: list[Sequence], indices: list[int], *, align: int = 1, total
     """
     score = bool(indices)
     for i in indices:
-        assert all(len(values) == len(sequences[i].response_ids) for values in sequences[i].fields.values()), "one value a response token"
+        assert all(len(values) == sequences[i].num_scored for values in sequences[i].fields.values()), "one value a scored token"
     members = [sequences[i] for i in indices] if indices else [min(sequences, key=lambda s: s.num_tokens)]
     lengths = [-(-s.num_tokens // align) * align for s in members]
     if padded:
@@ -128,10 +129,11 @@ def pack(sequences: list[Sequence], indices: list[int], *, align: int = 1, total
         position_ids[:, start : start + num_tokens] = sequence.position_ids
         position_ids[:, start + num_tokens : end] = sequence.position_ids.max() + 1 + np.arange(end - start - num_tokens)
         if score:
-            score_index.append(np.arange(start + num_prompt - 1, start + num_tokens - 1))
-            segment_ids.append(np.full(num_tokens - num_prompt, which, np.int64))
+            own = np.arange(num_tokens - num_prompt) if sequence.own is None else np.flatnonzero(sequence.own)
+            score_index.append(start + num_prompt - 1 + own)
+            segment_ids.append(np.full(len(own), which, np.int64))
     routed = [s.experts if score else None for s in members]
-    with_images = [s.prompt for s in members if s.prompt.pixel_values is not None]
+    images = [part for s in members for part in s.images]
     names = members[0].fields if score else ()
     return PackedBatch(
         indices=tuple(indices),
@@ -142,8 +144,8 @@ def pack(sequences: list[Sequence], indices: list[int], *, align: int = 1, total
         score_index=np.concatenate(score_index) if score else np.zeros(0, np.int64),
         segment_ids=np.concatenate(segment_ids) if score else np.zeros(0, np.int64),
         fields={name: np.concatenate([s.fields[name] for s in members]).astype(np.float32) for name in names},
-        pixel_values=np.concatenate([p.pixel_values for p in with_images]) if with_images else None,
-        image_grid_thw=np.concatenate([p.image_grid_thw for p in with_images]) if with_images else None,
+        pixel_values=np.concatenate([pixels for pixels, _ in images]) if images else None,
+        image_grid_thw=np.concatenate([grid for _, grid in images]) if images else None,
         num_tokens=sum(s.num_tokens for s in members) if score else 0,
         experts=_pack_experts(routed, cu_seqlens),
     )

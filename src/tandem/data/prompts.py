@@ -70,7 +70,10 @@ class PromptBuilder:
             raise BadRow(f"row {row.id} has a broken image", reason(error), "replace the image or remove the row", "image") from error
         try:
             text = self.processor.apply_chat_template(
-                _messages_in_parts(row), tokenize=False, add_generation_prompt=True, enable_thinking=self.data.thinking
+                messages_in_parts(row.messages, len(row.images)),
+                tokenize=False,
+                add_generation_prompt=True,
+                enable_thinking=self.data.thinking,
             )
             outputs = self.processor(text=[text], images=images, return_tensors="pt")
             token_ids = outputs["input_ids"][0].numpy()
@@ -143,15 +146,19 @@ class PromptBuilder:
         return self._stop_ids
 
 
-def _messages_in_parts(row: Row) -> list[dict[str, Any]]:
-    """The messages as the template takes them: an image part where an image mark stands, when the row has images."""
-    for message in row.messages:
+def messages_in_parts(given: list[dict[str, str]], num_images: int) -> list[dict[str, Any]]:
+    """The messages as the template takes them: an image part where an image mark stands, when there are images.
+
+    Raises:
+        ValueError: a message spells out a reserved token.
+    """
+    for message in given:
         if found := reserved_in(message["content"]):
             raise ValueError(f"its text holds the reserved token {found}")
-    if not row.images:
-        return list(row.messages)
+    if not num_images:
+        return list(given)
     messages = []
-    for message in row.messages:
+    for message in given:
         first, *rest = message["content"].split(IMAGE_MARK)
         parts = [{"type": "text", "text": first}]
         for text in rest:

@@ -42,13 +42,39 @@ class Prompt:
 
 
 @dataclass(frozen=True)
+class Later:
+    """What an environment showed during a response: images, and where they put the response's tokens."""
+
+    position_ids: np.ndarray  # [3, R] int64, of the response
+    pixel_values: np.ndarray  # [N, patch_dim] float32
+    image_grid_thw: np.ndarray  # [I, 3] int64
+
+
+@dataclass(frozen=True)
 class Sequence:
-    """A prompt and a response to score or train on. `fields` holds one value for each response token."""
+    """A prompt and a response to score or train on. `fields` holds one value for each token of the response that the model sampled: all of
+    them, R, unless `own` says otherwise; S of them."""
 
     prompt: Prompt
     response_ids: np.ndarray  # [R] int64
-    fields: dict[str, np.ndarray] = field(default_factory=dict)  # name -> [R] float32, e.g. advantages, weights, old_logprobs
+    fields: dict[str, np.ndarray] = field(default_factory=dict)  # name -> [S] float32, e.g. advantages, weights, old_logprobs
     experts: np.ndarray | None = None  # [T, layers, k] int16: chosen by the generator; -1: not known
+    own: np.ndarray | None = None  # [R] bool: what the model sampled, where an environment wrote the rest; None: all of it
+    later: Later | None = None  # where an environment showed images
+
+    @property
+    def num_scored(self) -> int:
+        """S: tokens that are scored and trained on."""
+        return len(self.response_ids) if self.own is None else int(self.own.sum())
+
+    @property
+    def images(self) -> list[tuple[np.ndarray, np.ndarray]]:
+        """(pixel values, grids) of the prompt's images, then of those that came later."""
+        found = []
+        for part in (self.prompt, self.later):
+            if part is not None and part.pixel_values is not None and part.image_grid_thw is not None:
+                found.append((part.pixel_values, part.image_grid_thw))
+        return found
 
     @property
     def num_tokens(self) -> int:
@@ -61,6 +87,8 @@ class Sequence:
 
     @property
     def position_ids(self) -> np.ndarray:
-        """[3, T] int64: the response continues on all three axes from `prompt.next_position`."""
+        """[3, T] int64: the response continues on all three axes from `prompt.next_position`; with images in it, as they say."""
+        if self.later is not None:
+            return np.concatenate([self.prompt.position_ids, self.later.position_ids], axis=1)
         tail = self.prompt.next_position + np.arange(len(self.response_ids))
         return np.concatenate([self.prompt.position_ids, np.broadcast_to(tail, (3, len(tail)))], axis=1)

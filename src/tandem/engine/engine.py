@@ -28,19 +28,21 @@ class Engine:
     `device.prepare_megatron()` and `groups.initialize` have run in this process.
     """
 
-    def __init__(self, config: Config, model_path: str, device, banned_token_ids: list[int]):
-        self.config, self.device, self.banned = config, device, banned_token_ids
+    def __init__(self, config: Config, model_path: str, device, banned_token_ids: list[int], *, policy: "Engine | None" = None):
+        """Args: policy: make a critic instead, which begins as this policy with a value head that says 0."""
+        self.config, self.device, self.banned, self.model_path = config, device, banned_token_ids, model_path
+        self.is_critic = policy is not None
         self.hf_config = read_config(model_path)
-        source = HuggingFaceFolder(model_path, tied=self.hf_config.tie_word_embeddings)
-        if torch.distributed.get_rank() == 0:
-            source.check_names(weights.model_names(self.hf_config))
-            source.check_tied()
         parts = choose_parts(device, config.model.layers)
         self.model_config = transformer_config(self.hf_config, config, parts)
         vision = {"freeze_vision": config.model.freeze_vision, "vision_tp": config.parallel.vision_tp}
-        self.chunks = build_chunks(self.model_config, self.hf_config, parts, **vision)
-        for chunk in self.chunks:
-            weights.load(chunk, source)
+        self.chunks = build_chunks(self.model_config, self.hf_config, parts, critic=self.is_critic, **vision)
+        if policy:
+            policy._here(parameters=True, training=False)
+            for chunk, theirs in zip(self.chunks, policy.chunks):
+                weights.copy(chunk, theirs)
+        else:
+            self._load(model_path)
         self.wrapped = optimizer.wrap(self.model_config, self.chunks)
         self.model_config.finalize_model_grads_func = finalize_model_grads
         self.reference: list[Tensor] | None = None
@@ -48,6 +50,19 @@ class Engine:
         self._parameters_out = offload.Offloader(offload.parameter_tensors(self.wrapped))
         self._gradients_out = offload.Offloader(offload.gradient_tensors(self.wrapped), keep=False)
         self._optimizer_out = offload.Offloader([])
+
+    def _load(self, model_path: str) -> None:
+        source = HuggingFaceFolder(model_path, tied=self.hf_config.tie_word_embeddings)
+        if torch.distributed.get_rank() == 0:
+            source.check_names(weights.model_names(self.hf_config))
+            source.check_tied()
+        for chunk in self.chunks:
+            weights.load(chunk, source)
+
+    def critic(self) -> "Engine":
+        """A critic in the same ranks, with the optimizer settings of `config.critic`; it begins with this policy's present weights."""
+        config = self.config.model_copy(update={"optimizer": self.config.critic.optimizer})
+        return Engine(config, self.model_path, self.device, [], policy=self)
 
     def start_optimizer(self, *, lr: float, weight_decay: float) -> None:
         """A fresh optimizer; its moments start at zero."""
@@ -102,7 +117,8 @@ class Engine:
 
     @torch.no_grad()
     def scores(self, sequences: list[Sequence], *, temperature: float, reference: bool = False, masked: bool = True) -> dict[int, Any]:
-        """{index: (log-probs [R], entropies [R])} fp32 NumPy, of this rank's share, on reporting ranks; {} elsewhere.
+        """{index: (log-probs [R], entropies [R])} fp32 NumPy, of this rank's share, on reporting ranks; {} elsewhere. Of a critic
+        {index: (values [R],)}.
 
         Args:
             reference: by the reference policy instead of the present one.
@@ -128,7 +144,8 @@ class Engine:
         return {index: values for report in reports for index, values in report.items()} if groups.is_reporter() else {}
 
     def update(self, sequences: list[Sequence], *, supervised: bool = False, lr: float, kl_coef: float = 0.0) -> dict[str, float]:
-        """One optimizer step on the whole mini-batch `sequences`, whose fields hold weights and what the loss reads.
+        """One optimizer step on the whole mini-batch `sequences`, whose fields hold weights and what the loss reads. A critic's loss is
+        always that of its values.
 
         Args:
             kl_coef: weight of the KL term, when it is in the loss.
@@ -139,9 +156,12 @@ class Engine:
             choices of experts are replayed, this rank's share of `routing/num_replayed` and `routing/num_changed`.
         """
         self._here(parameters=True, training=True)
-        num_tokens = sum(len(s.response_ids) for s in sequences)
+        num_tokens = sum(s.num_scored for s in sequences)
         algorithm = self.config.algorithm
-        loss = objective.supervised(num_tokens) if supervised else objective.policy(algorithm, num_tokens, kl_coef)
+        if self.is_critic:
+            loss = objective.value(self.config.critic.clip, num_tokens)
+        else:
+            loss = objective.supervised(num_tokens) if supervised else objective.policy(algorithm, num_tokens, kl_coef)
         for chunk in self.wrapped:
             chunk.train()
             chunk.zero_grad_buffer()

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from tandem.algorithms import kl, losses
 from tandem.algorithms.losses import LossBatch
+from tandem.algorithms.losses.value import value_loss
 from tandem.config.schema import AlgorithmConfig
 from tandem.data.packing import PackedBatch
 from tandem.engine.schedule import LossFunction
@@ -26,11 +27,11 @@ def _nothing(scores: Tensor) -> Tensor:
 
 
 def report_scores(batch: PackedBatch, scores: Tensor) -> tuple[Tensor, Any]:
-    """No loss: log-probs and entropies of each sequence's response, as {index: ([R], [R])} on the CPU."""
+    """No loss: the scores of each sequence's response, as {index: ([R], ...)} on the CPU: log-probs and entropies, or a critic's values."""
     at = torch.from_numpy(batch.score_index).to(scores.device)
     picked = scores[:, at].detach().float().cpu().numpy()
     report = {index: picked[:, batch.segment_ids == which] for which, index in enumerate(batch.indices)}
-    return _nothing(scores), {index: (values[0], values[1]) for index, values in report.items()}
+    return _nothing(scores), {index: tuple(values) for index, values in report.items()}
 
 
 def supervised(num_tokens: int) -> LossFunction:
@@ -41,6 +42,21 @@ def supervised(num_tokens: int) -> LossFunction:
         nll = -scores[0, torch.from_numpy(batch.score_index).to(scores.device)]
         total = (fields["weights"] * nll).sum() if len(nll) else _nothing(scores)
         return total * num_tokens, {"loss/policy": float(total)}
+
+    return loss
+
+
+def value(clip: float, num_tokens: int) -> LossFunction:
+    """A critic's loss. Reads fields: weights, value_targets, old_values. Args: clip, num_tokens: as of `value_loss` and `policy`."""
+
+    def loss(batch: PackedBatch, scores: Tensor) -> tuple[Tensor, dict[str, float]]:
+        if not len(batch.score_index):
+            return _nothing(scores), {}
+        fields = _fields(batch, scores.device)
+        values = scores[0, torch.from_numpy(batch.score_index).to(scores.device)]
+        out = value_loss(values, fields["old_values"], fields["value_targets"], clip)
+        total = (fields["weights"] * out.loss_R).sum()
+        return total * num_tokens, {"loss/value": float(total.detach()), "value/clip_share": float(out.clipped_R.sum()) / num_tokens}
 
     return loss
 

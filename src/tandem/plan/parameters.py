@@ -23,12 +23,12 @@ class Parameter:
 
 
 def chunk_parameters(
-    shapes: Shapes, layout: Layout, layers: range, *, freeze_vision: bool = False, vision_tp: bool = False
+    shapes: Shapes, layout: Layout, layers: range, *, freeze_vision: bool = False, vision_tp: bool = False, critic: bool = False
 ) -> list[Parameter]:
-    """Parameters of one model chunk, which holds `layers`; the same on all ranks of a pipeline stage."""
+    """Parameters of one model chunk, which holds `layers`; the same on all ranks of a pipeline stage. Of a critic: with a value head."""
     first, last = layers.start == 0, layers.stop == shapes.num_layers
     rows = shapes.vocab_size // layout.tp
-    shared = shapes.tied and layout.pp > 1
+    shared = shapes.tied and layout.pp > 1 and not critic
     found: list[Parameter] = []
     if first:
         cut = layout.tp if vision_tp else 1
@@ -39,14 +39,16 @@ def chunk_parameters(
         found += _layer_parameters(shapes, shapes.layer_types[layer], layout.tp, layout.ep, layout.etp)
     if last:
         found.append(Parameter("decoder.final_layernorm.weight", (shapes.hidden_size,)))
-        if not (first and shapes.tied):
+        if critic:
+            found += [Parameter("value_head.weight", (1, shapes.hidden_size)), Parameter("value_head.bias", (1,))]
+        elif not (first and shapes.tied):
             found.append(Parameter("output_layer.weight", (rows, shapes.hidden_size), shared=shared))
     return found
 
 
-def stage_parameters(shapes: Shapes, layout: Layout, stage: int, **vision: bool) -> list[list[Parameter]]:
-    """Parameters of each model chunk of a pipeline stage."""
-    return [chunk_parameters(shapes, layout, layers, **vision) for layers in layout.chunks(stage, shapes.num_layers)]
+def stage_parameters(shapes: Shapes, layout: Layout, stage: int, **options: bool) -> list[list[Parameter]]:
+    """Parameters of each model chunk of a pipeline stage; options as of `chunk_parameters`."""
+    return [chunk_parameters(shapes, layout, layers, **options) for layers in layout.chunks(stage, shapes.num_layers)]
 
 
 def _vision(shapes: Shapes, cut: int, qkv: str) -> Iterator[tuple[str, tuple[int, ...]]]:

@@ -15,6 +15,7 @@ from tandem.plan.peak import inference_peak, largest_slice, step_bytes, update_p
 from tandem.plan.states import GRAD_BYTES, States
 
 PHASES = ("load", "rollout", "log-prob", "update", "publication")
+NOTHING = States(0, 0, 0, 0)
 DEVICE_RESERVE = 2 << 30  # context, kernels and buffers of the collective library: an allowance, not a count
 TRAINER_PROCESS, GENERATOR_PROCESS, RUN_PROCESSES = 700 << 20, 1000 << 20, 900 << 20  # Python and its libraries, as seen on Linux
 
@@ -43,6 +44,7 @@ class Rank:
     chunks: list[list[Parameter]]
     batches: list[MicroBatch]
     num_shards: int
+    critic: States = NOTHING  # of the value model beside the policy, where there is one
 
     @property
     def parameters(self) -> list[Parameter]:
@@ -65,6 +67,8 @@ def device_phases(config: Config, setting: Setting, rank: Rank, generator: Gener
     if config.sync.transport != "shared_memory":
         for phase in PHASES[1:]:
             memory[phase].add(own_bucket=config.sync.bucket_bytes)  # kept from one publication to the next
+    for phase in PHASES[1:]:
+        memory[phase].add(critic=critic_on_device(config, rank.critic))
     memory["load"].add(weights=states.weights, gradients=states.gradients, copy=load_copy(rank.parameters, setting.item))
     memory["rollout"].add(**idle)
     if shared:
@@ -92,6 +96,7 @@ def host_memory(config: Config, setting: Setting, ranks: list[Rank], generator: 
     num, on_cpu = len(ranks), setting.on_cpu
     total = {name: sum(getattr(rank.states, name) for rank in ranks) for name in ("weights", "gradients", "optimizer")}
     workers = -(-config.rollout.replicas * config.rollout.tp // config.trainer.nnodes)
+    critics = sum(rank.critic.weights + rank.critic.gradients + rank.critic.optimizer for rank in ranks)
     processes = num * TRAINER_PROCESS + workers * GENERATOR_PROCESS + RUN_PROCESSES
     reference = total["weights"] if config.algorithm.kl.coef > 0 else 0
     buckets = min(num, config.parallel.pp * config.parallel.ep) * config.sync.bucket_bytes
@@ -109,7 +114,7 @@ def host_memory(config: Config, setting: Setting, ranks: list[Rank], generator: 
             "update": sum(max(update_peak(setting, rank.stage, rank.batches).total, _step(config, setting, rank)) for rank in ranks),
         }
         for phase in PHASES[1:]:
-            memory[phase].add(**total, generators=workers * generator.total, activations=activations.get(phase, 0))
+            memory[phase].add(**total, critic=critics, generators=workers * generator.total, activations=activations.get(phase, 0))
         memory["publication"].add(gather=sum(gather_bytes(rank.parameters, setting) for rank in ranks))
         return memory
     if config.optimizer.on_cpu:
@@ -121,9 +126,25 @@ def host_memory(config: Config, setting: Setting, ranks: list[Rank], generator: 
     elif config.trainer.offload:
         for phase in ("rollout", "log-prob", "publication"):
             memory[phase].add(optimizer=total["optimizer"])
+    for phase in PHASES[1:]:
+        memory[phase].add(critic=sum(critic_on_host(config, rank.critic) for rank in ranks))
     if config.trainer.offload:
         memory["rollout"].add(weights=total["weights"])
     return memory
+
+
+def critic_on_device(config: Config, states: States) -> int:
+    """Beside the policy. With `trainer.offload` the two take turns, and the policy needs no less."""
+    if config.trainer.offload:
+        return 0
+    return states.weights + states.gradients + (0 if config.critic.optimizer.on_cpu else states.optimizer)
+
+
+def critic_on_host(config: Config, states: States) -> int:
+    """Of a device with memory of its own: what waits in host memory for its turn, and an optimizer that stays there."""
+    if config.trainer.offload:
+        return states.weights + states.optimizer
+    return states.optimizer if config.critic.optimizer.on_cpu else 0
 
 
 def _step(config: Config, setting: Setting, rank: Rank) -> int:

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
+from tandem.config.checks import has_critic
 from tandem.config.schema import Config
 from tandem.errors import UserError
 from tandem.plan.activations import Setting
@@ -13,7 +14,7 @@ from tandem.plan.generator import Generator, generator, model_len
 from tandem.plan.layout import Layout
 from tandem.plan.legality import broken_rules
 from tandem.plan.parameters import Parameter, stage_parameters
-from tandem.plan.phases import Memory, Rank, device_phases, generator_device, host_memory
+from tandem.plan.phases import NOTHING, Memory, Rank, device_phases, generator_device, host_memory
 from tandem.plan.pipeline import bubble
 from tandem.plan.shapes import Shapes, model_config, shapes_of
 from tandem.plan.states import ITEM_BYTES, States, worst_states
@@ -131,9 +132,17 @@ def _stage(config: Config, setting: Setting, stage: int, batches: list[MicroBatc
     layout, shapes = setting.layout, setting.shapes
     chunks = _chunks(config, setting, stage)
     states: States = worst_states(chunks, config, layout)
-    rank = Rank(stage, states, chunks, batches, layout.dp * layout.cp)
+    rank = Rank(stage, states, chunks, batches, layout.dp * layout.cp, _critic(config, setting, stage))
     phases = {} if setting.on_cpu else device_phases(config, setting, rank, made)
     return Stage(rank, layout.chunks(stage, shapes.num_layers), layout.world // layout.pp, phases)
+
+
+def _critic(config: Config, setting: Setting, stage: int) -> States:
+    if not has_critic(config):
+        return NOTHING
+    vision = {"freeze_vision": config.model.freeze_vision, "vision_tp": config.parallel.vision_tp}
+    chunks = stage_parameters(setting.shapes, setting.layout, stage, critic=True, **vision)
+    return worst_states(chunks, config.model_copy(update={"optimizer": config.critic.optimizer}), setting.layout)
 
 
 def _ranks_of_a_node(layout: Layout, stages: list[Stage]) -> list[Rank]:
@@ -149,7 +158,9 @@ def _compute(config: Config, setting: Setting, machine: Machine, batch: MicroBat
     of_batch: Flops = batch_flops(setting.shapes, batch)
     updates = passes * count * layout.dp
     useful, update = updates * of_batch.useful(), updates * of_batch.done(config.trainer.recompute)
-    scored = updates / config.batch.num_epochs * of_batch.forward * (2 if config.algorithm.kl.coef > 0 else 1)
+    models = 1 + has_critic(config)  # that learn; a critic's operations are the policy's, its head aside
+    useful, update = useful * models, update * models
+    scored = updates / config.batch.num_epochs * of_batch.forward * (models + (config.algorithm.kl.coef > 0))
     idle = bubble(layout, count)
     seconds = (update + scored) / (1 - idle) / layout.world / machine.peak_flops if machine.peak_flops else None
     return Compute(useful, update + scored, idle, useful / update * (1 - idle), seconds)

@@ -16,7 +16,12 @@ from tandem.plan.layout import Layout
 from tandem.plan.parameters import Parameter
 
 ITEM_BYTES = {"float32": 4, "bfloat16": 2}
-IN_FP32 = (".A_log", ".out_norm.weight")  # whatever the model's dtype, as the published folders store them
+IN_FP32 = (
+    ".A_log",
+    ".out_norm.weight",
+    "value_head.weight",
+    "value_head.bias",
+)  # whatever the model's dtype: stored so, or a critic's head
 GRAD_BYTES = 4  # reduced in fp32
 MOMENT_BYTES = 8
 STEP_BYTES = 4  # torch's AdamW counts steps for each parameter
@@ -95,7 +100,9 @@ def _buffers(parameters: list[Parameter], config: Config, layout: Layout) -> Ite
     for expert, group in ((False, "dp_cp"), (True, "expert_dp")):
         members = [p for p in parameters if not p.frozen and p.expert == expert]
         for in_fp32 in (False, True):
-            if some := [p for p in members if p.name.endswith(IN_FP32) == in_fp32]:
+            if some := [
+                p for p in members if (item < 4 and p.name.endswith(IN_FP32)) == in_fp32
+            ]:  # in an fp32 model they lie among the rest
                 of_item = 4 if in_fp32 else item
                 master = 4 if of_item < 4 or config.optimizer.on_cpu else 0
                 yield group, _shards(some, layout.groups[group].size, of_item, master)

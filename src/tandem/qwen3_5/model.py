@@ -34,6 +34,8 @@ class ModelInput:
 class Qwen3_5Model(LanguageModule):
     """`forward` returns hidden states on all pipeline stages but the last, and scores [2, T] (log-prob, entropy) there."""
 
+    is_critic = False
+
     def __init__(
         self,
         config: TransformerConfig,
@@ -65,15 +67,18 @@ class Qwen3_5Model(LanguageModule):
             post_process=post_process,
             vp_stage=vp_stage,
         )
-        if post_process:
+        self._add_head(text.vocab_size)
+
+    def _add_head(self, vocab_size: int) -> None:
+        if self.post_process:
             self.output_layer = tensor_parallel.ColumnParallelLinear(
-                config.hidden_size,
-                text.vocab_size,
-                config=config,
-                init_method=config.init_method,
+                self.config.hidden_size,
+                vocab_size,
+                config=self.config,
+                init_method=self.config.init_method,
                 bias=False,
                 gather_output=False,
-                skip_weight_param_allocation=pre_process and self.share_embeddings_and_output_weights,
+                skip_weight_param_allocation=self.pre_process and self.share_embeddings_and_output_weights,
                 tp_group=self.tp_group,
             )
         self.setup_embeddings_and_output_layer()
@@ -120,6 +125,10 @@ class Qwen3_5Model(LanguageModule):
             banned=batch.banned,
             entropy_grad=batch.entropy_grad,
         )
+        return self._whole_sequences(scores, layout)
+
+    def _whole_sequences(self, scores: Tensor, layout: SequenceLayout) -> Tensor:
+        """[n, T] from this context-parallel rank's [n, L]."""
         if layout.local_L is None:
             return scores
         # Every rank computes the whole loss; its gradient flows only into the rank's own slice: the sum over ranks counts it once.

@@ -26,6 +26,7 @@ TEXT = "model.language_model."
 
 
 # Parameters that enter the arithmetic in fp32 and that the published folders store so, in the midst of bf16: rounded they would be others.
+VALUE_HEAD = ("value_head.weight", "value_head.bias")  # a critic's, which is not a part of any Hugging Face folder
 FP32 = ("self_attention.A_log", "self_attention.out_norm.weight")
 
 
@@ -58,7 +59,9 @@ def weight_map(chunk: Qwen3_5Model) -> list[Entry]:
         entries += _layer_map(text, f"decoder.layers.{index}.", f"{TEXT}layers.{number}.", number, experts, grouped)
     if chunk.post_process:
         entries.append(Entry("decoder.final_layernorm.weight", (TEXT + "norm.weight",), Whole()))
-        if not chunk.share_embeddings_and_output_weights:
+        if chunk.is_critic:
+            entries += [Entry(name, (name,), Whole()) for name in VALUE_HEAD]
+        elif not chunk.share_embeddings_and_output_weights:
             entries.append(Entry("output_layer.weight", (OUTPUT,), Rows()))
         elif not chunk.pre_process:
             entries.append(Entry("output_layer.weight", (EMBEDDING,), Rows()))
@@ -185,6 +188,15 @@ def load(chunk: Qwen3_5Model, source: TensorSource) -> None:
         if entry.megatron.endswith(FP32) and found[0].dtype == torch.float32:
             parameter.data = parameter.data.float()
         parameter.copy_(entry.rule.split(found, group.rank(), group.size()))
+
+
+@torch.no_grad()
+def copy(chunk: Qwen3_5Model, source: Qwen3_5Model) -> None:
+    """Fill every parameter of a critic's chunk from that of the policy on the same rank, in its dtype; the value head stays as it is."""
+    theirs = dict(source.named_parameters())
+    for name, parameter in chunk.named_parameters():
+        if name not in VALUE_HEAD:
+            parameter.data = theirs[name].detach().clone()
 
 
 @torch.no_grad()

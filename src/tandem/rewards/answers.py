@@ -53,6 +53,14 @@ def equal(answer: str, truth: str) -> bool:
     return _equal_values(mine, right)
 
 
+def spelling(answer: str) -> str:
+    """One spelling of the answers that are seen to be equal without sympy, so that votes for them can be counted: the value alone, without
+    the left side of an equation or a unit, a number as a reduced fraction."""
+    value = split_unit(tidy(answer).rpartition("=")[2].strip())
+    number = rational(value.text)
+    return (str(number) if number is not None else _squeeze(plain(value.text))) + "%" * value.is_percent
+
+
 def tidy(text: str) -> str:
     """One spelling of what LaTeX and Unicode spell in several ways."""
     for pattern, replacement in _REWRITES:

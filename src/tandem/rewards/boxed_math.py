@@ -9,7 +9,7 @@ import re
 
 from math_verify import LatexExtractionConfig, parse, verify
 
-from tandem.rewards.answers import equal, tidy
+from tandem.rewards.answers import equal, spelling, tidy
 from tandem.rewards.extract import last_box
 from tandem.rewards.types import Grade
 from tandem.rewards.units import split_unit
@@ -32,7 +32,8 @@ def grade(text: str, ground_truth: str) -> Grade:
         return Grade(0.0, 0.0, "empty_box")
     if len(answer) > MAX_ANSWER_LENGTH:
         return Grade(0.0, 1.0, "too_long")
-    return Grade(1.0, 1.0, "correct") if same(answer, ground_truth) else Grade(0.0, 1.0, "wrong")
+    right = same(answer, ground_truth)
+    return Grade(float(right), 1.0, "correct" if right else "wrong", answer=spelling(_spelled(answer)))
 
 
 def same(answer: str, truth: str) -> bool:

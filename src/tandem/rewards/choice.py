@@ -26,7 +26,8 @@ def grade(text: str, ground_truth: str) -> Grade:
         chosen, form = {said[-1].upper()} if said else set(), 0.0
     if not chosen:
         return Grade(0.0, form, "no_answer" if box is None else "unparsed")
-    return Grade(1.0, form, "correct") if chosen == right else Grade(0.0, form, "wrong")
+    is_right = chosen == right
+    return Grade(float(is_right), form, "correct" if is_right else "wrong", answer="".join(sorted(chosen)))
 
 
 def letters(text: str) -> set[str]:

@@ -9,4 +9,5 @@ def grade(text: str, ground_truth: str) -> Grade:
     answer = said_answer(text)
     if answer is None:
         return Grade(0.0, 0.0, "no_answer")
-    return Grade(1.0, 1.0, "correct") if answer.split() == ground_truth.split() else Grade(0.0, 1.0, "wrong")
+    right = answer.split() == ground_truth.split()
+    return Grade(float(right), 1.0, "correct" if right else "wrong", answer=" ".join(answer.split()))

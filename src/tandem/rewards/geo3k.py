@@ -3,7 +3,7 @@
 It may take for ever: sympy meets text that a model wrote. Run it in `pool.RewardPool`, which has a time limit.
 """
 
-from tandem.rewards.answers import equal
+from tandem.rewards.answers import equal, spelling
 from tandem.rewards.extract import last_box, well_formed
 from tandem.rewards.types import Grade
 
@@ -17,16 +17,17 @@ def grade(text: str, ground_truth: str) -> Grade:
         text: the assistant's whole turn, what the chat template prefilled of it included.
         ground_truth: the right answer, LaTeX or plain.
     """
-    accuracy, reason = _accuracy(text, ground_truth)
-    return Grade(accuracy, float(well_formed(text)), reason)
+    accuracy, reason, answer = _accuracy(text, ground_truth)
+    return Grade(accuracy, float(well_formed(text)), reason, answer=answer)
 
 
-def _accuracy(text: str, ground_truth: str) -> tuple[float, str]:
+def _accuracy(text: str, ground_truth: str) -> tuple[float, str, str | None]:
     answer = last_box(text)
     if answer is None:
-        return 0.0, "no_box"
+        return 0.0, "no_box", None
     if not answer:
-        return 0.0, "empty_box"
+        return 0.0, "empty_box", None
     if len(answer) > MAX_ANSWER_LENGTH:
-        return 0.0, "too_long"
-    return (1.0, "correct") if equal(answer, ground_truth) else (0.0, "wrong")
+        return 0.0, "too_long", None
+    right = equal(answer, ground_truth)
+    return float(right), "correct" if right else "wrong", spelling(answer)

@@ -7,9 +7,10 @@ from collections.abc import Callable
 from importlib import import_module
 from typing import Any
 
+from tandem.config.userfile import UserFolder, load_from
 from tandem.rewards import REWARDS, is_function, is_url
 from tandem.rewards.types import Grade, Item
-from tandem.rewards.user import SEVERAL, arguments, as_grade, load_function
+from tandem.rewards.user import SEVERAL, arguments, as_grade
 
 
 class Grader:
@@ -19,11 +20,11 @@ class Grader:
     """
 
     def __init__(self, grade: Callable[[list[Item]], list[Any]], *, at_once: bool = False, concurrent: bool = False):
-        self._grade, self.at_once, self.concurrent = grade, at_once, concurrent
+        self.grade, self.at_once, self.concurrent = grade, at_once, concurrent
 
     def __call__(self, items: list[Item]) -> list[Grade | str]:
         try:
-            found = self._grade(items)
+            found = self.grade(items)
         except Exception as error:  # noqa: BLE001 - a user's code: the pool says what happened
             if len(items) == 1:
                 return [_told(error)]
@@ -40,11 +41,22 @@ def load(name: str) -> Grader:
         ask = import_module("tandem.rewards.http").grader(name)
         return Grader(lambda items: [ask(item) for item in items])
     if is_function(name):
-        return _of_function(load_function(name))
+        function, folder = load_from(name)
+        return _in_folder(_of_function(function), folder)
     short, _, option = name.partition(":")
     module = import_module(REWARDS[short])
     grade = module.make(option) if hasattr(module, "make") else module.grade
     return Grader(lambda items: [grade(item.text, item.ground_truth) for item in items])
+
+
+def _in_folder(grader: Grader, folder: UserFolder) -> Grader:
+    """The same grader, which finds the modules beside its file also when it imports them in the middle of a call."""
+
+    def grade(items: list[Item]) -> list[Any]:
+        with folder.active():
+            return grader.grade(items)
+
+    return Grader(grade, at_once=grader.at_once, concurrent=grader.concurrent)
 
 
 def _of_function(function: Callable[..., Any]) -> Grader:

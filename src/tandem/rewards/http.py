@@ -1,7 +1,7 @@
 """A grader behind an address: `reward.name=http://host:port/path`.
 
 Each response is one POST of a JSON object with the fields of `Item`; the answer is what a user's function may return, as JSON: a number, or
-an object with `score` (or `accuracy`), and if it likes `format` and `reason`. The pool's time limit is the request's.
+an object with `score` (or `accuracy`), and if it likes `format`, `reason` and `answer`. The pool's time limit is the request's.
 """
 
 import json

@@ -33,7 +33,8 @@ def _grade(text: str, ground_truth: str, tolerance: Fraction) -> Grade:
     form = float(said is not None)
     if value is None:
         return Grade(0.0, form, "unparsed")
-    return Grade(1.0, form, "correct") if abs(value - right) <= tolerance * abs(right) else Grade(0.0, form, "wrong")
+    is_right = abs(value - right) <= tolerance * abs(right)
+    return Grade(float(is_right), form, "correct" if is_right else "wrong", answer=str(value))
 
 
 def number(text: str) -> Fraction | None:

@@ -25,3 +25,5 @@ class Grade:
     format: float
     reason: str
     also: dict[str, float] = field(default_factory=dict)  # scores of the graders in reward.also, by their names
+    # what was taken for the answer, in one spelling, for votes; None: there was none, or the grader has no such notion. No verdict.
+    answer: str | None = field(default=None, compare=False)

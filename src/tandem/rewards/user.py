@@ -3,18 +3,16 @@
 One response:     text (or response, solution_str), ground_truth, data_source, prompt, extra_info
 Several at once:  texts (or responses, solution_strs), ground_truths, data_sources, prompts, extra_infos
 
-It returns a number, or a dict with `score` (or `accuracy`), `format`, `reason`; for several a list of those. It may be async.
+It returns a number, or a dict with `score` (or `accuracy`), `format`, `reason` and `answer` (in one spelling, for majority votes); for
+several a list of those. It may be async.
 """
 
 import ast
-import importlib.util
 import math
 import re
-import sys
-from collections.abc import Callable
-from pathlib import Path
 from typing import Any, SupportsFloat
 
+from tandem.config.userfile import split_name
 from tandem.errors import UserError
 from tandem.rewards.types import Grade, Item
 
@@ -29,12 +27,6 @@ ONE = {
 }  # parameter -> field of Item
 SEVERAL = {f"{name}s": field for name, field in ONE.items()}
 MAX_REASON_LENGTH = 32  # characters
-
-
-def split_name(name: str) -> tuple[Path, str]:
-    """`folder/file.py:function` -> its two parts."""
-    file, _, function = name.rpartition(":")
-    return Path(file).expanduser(), function
 
 
 def check_function(name: str) -> None:
@@ -66,19 +58,6 @@ def _parameters(function: ast.FunctionDef | ast.AsyncFunctionDef) -> tuple[set[s
     return {*plain, *(argument.arg for argument in spec.kwonlyargs)}, set(required)
 
 
-def load_function(name: str) -> Callable[..., Any]:
-    """The function, its file run as a module of its own whose neighbours it can import."""
-    path, wanted = split_name(name)
-    spec = importlib.util.spec_from_file_location(path.stem, path)
-    assert spec and spec.loader
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[path.stem] = module
-    sys.path.insert(0, str(path.parent.resolve()))
-    spec.loader.exec_module(module)
-    function: Callable[..., Any] = getattr(module, wanted)
-    return function
-
-
 def arguments(names: set[str], items: list[Item]) -> dict[str, Any]:
     """What a function with parameters `names` is called with: of one item, or lists of several."""
     if several := names & SEVERAL.keys():
@@ -89,12 +68,16 @@ def arguments(names: set[str], items: list[Item]) -> dict[str, Any]:
 def as_grade(value: Any) -> Grade:
     """A function's answer about one response. Raises ValueError for what is no score."""
     if isinstance(value, Grade):
-        return Grade(_finite(value.accuracy, value), _finite(value.format, value), str(value.reason))
+        return Grade(_finite(value.accuracy, value), _finite(value.format, value), str(value.reason), answer=_answer(value.answer))
     answer = value if isinstance(value, dict) else {"score": value}
     given = answer.get("score", answer.get("accuracy"))
     score, form = _finite(given, value), _finite(answer.get("format", given), value)
     reason = str(answer.get("reason") or ("correct" if score >= 1 else "wrong" if score <= 0 else "partly"))
-    return Grade(score, form, one_word(reason))
+    return Grade(score, form, one_word(reason), answer=_answer(answer.get("answer")))
+
+
+def _answer(value: Any) -> str | None:
+    return None if value is None else str(value)
 
 
 def _finite(number: Any, value: Any) -> float:

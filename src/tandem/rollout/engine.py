@@ -9,13 +9,15 @@ from typing import Any, Literal
 import numpy as np
 
 from tandem.config.schema import RolloutConfig
+from tandem.data.types import Prompt
 from tandem.errors import RunError, UserError
+from tandem.rollout.conversation import MAX_IMAGES
+from tandem.rollout.conversations import Conversations
 from tandem.rollout.types import Completion, Part, Request
 from tandem.sync.types import Bucket, Meeting
 
 Device = Literal["cpu", "gpu", "npu"]
 VLLM_DEVICES = {"cpu": "cpu", "gpu": "cuda", "npu": "npu"}
-MAX_IMAGES = 16  # of one prompt
 
 
 def engine_environment(rollout: RolloutConfig, device: Device) -> dict[str, str]:
@@ -172,6 +174,35 @@ class RolloutEngine:
             raise
         return [finished[i] for i in range(len(requests))]
 
+    def converse(
+        self,
+        requests: Sequence[Request],
+        version: int,
+        conversations: Conversations,
+        on_finished: Callable[[int, list[Completion]], None] | None = None,
+    ) -> list[list[Completion]]:
+        """As `generate`, in several turns. With an environment that takes its time, which requests are decoded together depends on it, and
+        so may the last bits of their log-probs.
+
+        Raises:
+            UserError: the environment raised in every conversation.
+        """
+        self.check_version(version)
+        self.reset_caches()
+        turns, finished = _Turns(self, version), dict[int, list[Completion]]()
+        try:
+            for i, completions in conversations.run(turns, requests, self._give_sign):
+                finished[i] = completions
+                if on_finished:
+                    on_finished(i, completions)
+        except BaseException:
+            self._engine.abort_request(list(turns.requests))
+            raise
+        return [finished[i] for i in range(len(requests))]
+
+    def _give_sign(self) -> None:
+        self.num_steps += 1
+
     def check_version(self, version: int) -> None:
         """Raise RunError unless the engine and all its workers hold exactly `version`."""
         held = {self._version, *self._llm.collective_rpc("loaded_version")}
@@ -250,17 +281,22 @@ class RolloutEngine:
 
     def _add(self, request_id: str, request: Request) -> list[str]:
         """Queue one request's samples; returns their ids."""
-        from tandem.rollout.inputs import engine_input, sampling_params
-
-        config = self._llm.model_config.hf_config
-        prompt = engine_input(request.prompt, config.image_token_id, config.vision_config.spatial_merge_size)
+        prompt = self._engine_input(request.prompt)
         ids = [f"{request_id}:{j}" for j in range(request.sampling.num_samples)]
         for j, sample_id in enumerate(ids):
-            params = sampling_params(
-                request, j, max_model_len=self._max_model_len, banned_token_ids=self._banned, stop_token_ids=self._stop
-            )
-            self._engine.add_request(sample_id, prompt, params)
+            self._engine.add_request(sample_id, prompt, self._sampling_params(request, j))
         return ids
+
+    def _engine_input(self, prompt: Prompt) -> Any:
+        from tandem.rollout.inputs import engine_input
+
+        config = self._llm.model_config.hf_config
+        return engine_input(prompt, config.image_token_id, config.vision_config.spatial_merge_size)
+
+    def _sampling_params(self, request: Request, sample: int) -> Any:
+        from tandem.rollout.inputs import sampling_params
+
+        return sampling_params(request, sample, max_model_len=self._max_model_len, banned_token_ids=self._banned, stop_token_ids=self._stop)
 
     def _run(self, requests: Sequence[Request]) -> Iterator[tuple[int, list[Any]]]:
         """Step vLLM until it is idle. Yields each request's index and vLLM's outputs of its samples when the last of them is finished."""
@@ -309,6 +345,30 @@ class RolloutEngine:
             if "error" in answer:
                 raise RunError(*answer["error"])
         return answers[0]
+
+
+class _Turns:
+    """The engine as `Conversations` sees it."""
+
+    def __init__(self, engine: RolloutEngine, version: int):
+        self.engine, self.version = engine, version
+        self.requests: dict[str, Request] = {}  # those that are being decoded
+
+    def add(self, name: str, request: Request, number: int) -> None:
+        self.engine._engine.add_request(name, self.engine._engine_input(request.prompt), self.engine._sampling_params(request, number))
+        self.requests[name] = request
+
+    def advance(self) -> list[tuple[str, Completion]]:
+        found = []
+        outputs = [output for output in self.engine._engine.step() if output.finished]
+        recorded = self.engine._take_recorded(outputs) if outputs and self.engine._records else {}
+        for output in outputs:
+            request = self.requests.pop(output.request_id)
+            found.append((output.request_id, self.engine._completion(output, request, self.version, recorded)))
+        return found
+
+    def is_busy(self) -> bool:
+        return bool(self.requests)
 
 
 def chosen_experts(chosen: np.ndarray | None, num_tokens: int, row_id: str) -> np.ndarray:

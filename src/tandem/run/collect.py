@@ -78,8 +78,12 @@ def grade(run: Run, samples: list[Sample]) -> None:
     items = [Item(s.text, s.prompt.row.ground_truth, s.prompt.row.data_source, _question(s), s.prompt.row.extra_info) for s in samples]
     for sample, result in zip(samples, run.graders.grade(items, on_progress=run.track.progress("reward"))):
         sample.accuracy, sample.format, sample.reason, sample.also = result.accuracy, result.format, result.reason, result.also
+        sample.answer = result.answer
         sample.length_penalty = reward.overlong_factor * overlong_penalty(len(sample.completion.token_ids), longest, reward.overlong_buffer)
         sample.reward = combine(result, reward.format_weight, weights) + sample.length_penalty
+        if sample.completion.score is not None:
+            sample.also = sample.also | {"environment": sample.completion.score}
+            sample.reward += sample.completion.score
 
 
 def _question(sample: Sample) -> str:

@@ -1,5 +1,6 @@
 """Half of a step at a time: rollouts without training. The other half is `loop.train` on what was recorded (`replay.py`)."""
 
+from tandem.config.checks import has_critic
 from tandem.run.collect import collect
 from tandem.run.loop import add_advantages
 from tandem.run.metrics import Stopwatch, sample_metrics, throughput
@@ -12,7 +13,8 @@ def rollout_only(run: Run) -> None:
     for step in range(1, run.total_steps + 1):
         clock = Stopwatch(run.track)
         samples, metrics = collect(run, step, clock)
-        add_advantages(run, samples)
+        if not has_critic(run.config):  # it lives beside a trainer
+            add_advantages(run, samples)
         run.record(step, samples)
         run.track.step({"step": step, "version": run.version, **sample_metrics(samples), **metrics, **throughput(samples, clock)})
         if run.stop_requested:

@@ -19,6 +19,7 @@ from tandem.run.workers import TrainRank
 from tandem.sync.types import Meeting
 
 POLL_S = 0.05  # between questions whether a checkpoint has been written
+OF_THE_STEP = ("grad_norm", "update_ok")  # the same on every rank
 
 
 class TrainGroup:
@@ -72,59 +73,70 @@ class TrainGroup:
 
     def update(self, sequences: Seq[Sequence], *, lr: float, supervised: bool = False, kl_coef: float = 0.0) -> dict[str, float]:
         """One optimizer step. Metrics of the whole mini-batch, `grad_norm` before clipping."""
-        shares = self._all("the update", "update", ray.put(list(sequences)), supervised, lr, kl_coef)
-        metrics: dict[str, float] = {}
-        for share in shares:
-            for name, value in share.items():
-                if name not in ("grad_norm", "update_ok"):
-                    metrics[name] = metrics.get(name, 0.0) + value
+        metrics = merged(self._all("the update", "update", ray.put(list(sequences)), supervised, lr, kl_coef))
         if "routing/num_replayed" in metrics:
             metrics |= replayed(sequences, metrics.pop("routing/num_replayed"), metrics.pop("routing/num_changed"))
-        return {**metrics, "grad_norm": shares[0]["grad_norm"], "update_ok": min(share["update_ok"] for share in shares)}
+        return metrics
+
+    def start_critic(self, lr: float, weight_decay: float) -> None:
+        """A critic beside the policy, with the policy's present weights, and its optimizer."""
+        self._all("making the critic", "start_critic", lr, weight_decay)
+
+    def values(self, sequences: Seq[Sequence]) -> list[np.ndarray]:
+        """[R] of each sequence: the value of the state in which each token of the response was chosen."""
+        shares = self._all("the critic's values", "values", ray.put(list(sequences)))
+        found = {index: values for share in shares for index, (values,) in share.items()}
+        assert len(found) == len(sequences), "not every sequence was valued"
+        return [found[index] for index in range(len(sequences))]
+
+    def update_critic(self, sequences: Seq[Sequence], *, lr: float) -> dict[str, float]:
+        """One optimizer step of the critic; metrics as of `update`, `critic/` before those of the optimizer."""
+        metrics = merged(self._all("the critic's update", "update_critic", ray.put(list(sequences)), lr))
+        return {f"critic/{name}" if name in OF_THE_STEP else name: value for name, value in metrics.items()}
 
     def see(self, path: Path) -> list[bool]:
         """Whether each rank's node has this file."""
         return self._all("looking at the run's folder", "sees", str(path))
 
-    def begin_save(self, path: Path, *, optimizer: bool = True) -> Callable[[], dict[str, str]]:
-        """Have model and optimizer, or the model alone, copied into host memory; each rank then writes its part while it goes on training.
+    def begin_save(self, path: Path, *, optimizer: bool = True, critic: bool = False) -> Callable[[], dict[str, str]]:
+        """Have policy or critic, with optimizer or the model alone, copied into host memory; ranks then write while they go on training.
 
         Returns:
             A function that waits until all is written, on any thread, and returns every file in `path` and its checksum.
         """
-        self._all("copying what is saved", "begin_save", str(path), optimizer)
-        return self._saved
+        self._all("copying what is saved", "begin_save", str(path), optimizer, critic)
+        return lambda: self._saved(critic)
 
-    def _saved(self) -> dict[str, str]:
+    def _saved(self, critic: bool) -> dict[str, str]:
         ends = time.monotonic() + self.timeout_s
         try:
-            parts = self._poll_saved(self.ranks, ends)
-            wait([self.ranks[0].conclude_save.remote([part.results for part in parts])], self.timeout_s, "saving")
-            parts += self._poll_saved(self.ranks[:1], ends)
+            parts = self._poll_saved(self.ranks, critic, ends)
+            wait([self.ranks[0].conclude_save.remote([part.results for part in parts], critic)], self.timeout_s, "saving")
+            parts += self._poll_saved(self.ranks[:1], critic, ends)
         finally:
             for rank in self.ranks:
-                rank.end_save.remote()
+                rank.end_save.remote(critic)
         return {name: digest for part in parts for name, digest in part.digests.items()}
 
-    def _poll_saved(self, ranks: list[Any], ends: float) -> list[Any]:
+    def _poll_saved(self, ranks: list[Any], critic: bool, ends: float) -> list[Any]:
         """Each of these ranks' `Written`. They are asked without the lock, and answer between other calls."""
         told: list[Any] = [None] * len(ranks)
         while left := [index for index, one in enumerate(told) if one is None]:
-            for index, one in zip(left, wait([ranks[index].saved.remote() for index in left], self.timeout_s, "saving")):
+            for index, one in zip(left, wait([ranks[index].saved.remote(critic) for index in left], self.timeout_s, "saving")):
                 told[index] = one
             if None in told and time.monotonic() > ends:
                 raise RunError(f"saving took longer than {self.timeout_s:.0f} s", "the disk is slow or hangs", "raise trainer.timeout_s")
             time.sleep(POLL_S if None in told else 0)
         return told
 
-    def load(self, path: Path, digests: dict[str, str], *, optimizer: bool = True) -> None:
+    def load(self, path: Path, digests: dict[str, str], *, optimizer: bool = True, critic: bool = False) -> None:
         """Fill model and optimizer, or the model alone, from files whose checksums are compared first. The optimizer has been started.
 
         Raises:
             UserError: a file has changed, or is missing on a node; names it.
         """
         self._all("reading the checkpoint", "verify", str(path), digests, len(self.ranks))
-        self._all("loading the checkpoint", "load", str(path), optimizer)
+        self._all("loading the checkpoint", "load", str(path), optimizer, critic)
 
     def export(self, source: str, target: str) -> list[Piece]:
         """Write all trained tensors into the weight files of `target`, which are laid out like those of `source`."""
@@ -134,6 +146,16 @@ class TrainGroup:
         """Peaks over the ranks, bytes."""
         shares = self._all("reading memory", "memory")
         return {name: max(share[name] for share in shares) for name in shares[0]}
+
+
+def merged(shares: list[dict[str, float]]) -> dict[str, float]:
+    """Sums over the ranks of all metrics but those of the optimizer's step."""
+    metrics: dict[str, float] = {}
+    for share in shares:
+        for name, value in share.items():
+            if name not in OF_THE_STEP:
+                metrics[name] = metrics.get(name, 0.0) + value
+    return {**metrics, "grad_norm": shares[0]["grad_norm"], "update_ok": min(share["update_ok"] for share in shares)}
 
 
 def replayed(sequences: Seq[Sequence], num_replayed: float, num_changed: float) -> dict[str, float]:

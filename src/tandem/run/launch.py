@@ -11,7 +11,7 @@ from typing import Any
 import psutil
 
 from tandem import devices
-from tandem.algorithms import advantages, losses
+from tandem.algorithms.names import check_names as check_algorithm_names
 from tandem.config.checkpointfolder import differences, find_checkpoint, newest_in
 from tandem.config.notes import notes
 from tandem.config.schema import Config
@@ -19,6 +19,7 @@ from tandem.devices.parts import choose_parts
 from tandem.errors import RunError
 from tandem.plan.before_run import plan_before_run
 from tandem.rewards import check_names as check_grader_names
+from tandem.rollout.environment import load_environment
 from tandem.run import remains
 from tandem.run.checkpoints import remove_leftovers
 from tandem.run.processes import end, has_ended, shared_memory_of
@@ -90,9 +91,10 @@ def _run_to_its_end(config: Config, task: str, run_dir: Path, device, console: C
 
 def check_names(config: Config) -> None:
     """Raises UserError for a name that is in none of the tables, before minutes are spent on the way to it."""
-    advantages.get(config.algorithm.advantage)
-    losses.get(config.algorithm.loss)
+    check_algorithm_names(config.algorithm)
     check_grader_names(config.reward.name, config.reward.also)
+    if config.rollout.environment:
+        load_environment(config.rollout.environment)
 
 
 class StopSignals:

@@ -1,21 +1,26 @@
 """One step of reinforcement learning, top to bottom, and the loop around it. The details are in the files that it calls by name."""
 
+import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 import numpy as np
 
-from tandem.algorithms import advantages, aggregation, kl, schedules
+from tandem.algorithms import advantages, kl, schedules
+from tandem.algorithms.advantages.gae import value_targets
 from tandem.config.checkpointfolder import Checkpoint
-from tandem.config.schema import Config
+from tandem.config.checks import has_critic
 from tandem.data.types import Sequence
 from tandem.errors import RunError
 from tandem.rollout.types import SamplingParams
 from tandem.run import passes
 from tandem.run.collect import collect, grade
+from tandem.run.critic import add_values, policy_learns, token_rewards, update_critic, value_metrics
+from tandem.run.estimate import validation_metrics
 from tandem.run.fidelity import check_fidelity, check_reference, correct, fidelity, of_update
 from tandem.run.generators import GeneratorsFailed
 from tandem.run.metrics import Stopwatch, sample_metrics, throughput
+from tandem.run.mini_batches import mini_batches
 from tandem.run.penalty import take_kl_from_rewards
 from tandem.run.run import Run
 from tandem.run.samples import Sample, samples_of
@@ -83,18 +88,25 @@ def one_step(run: Run, step: int) -> dict[str, float]:
             check_reference([s.trainer_logprobs for s in samples], [s.fields["ref_logprobs"] for s in samples], config.fidelity)
         if algorithm.kl.where == "reward":
             metrics |= take_kl_from_rewards(samples, run.algorithm_state.kl_coef, algorithm.kl.kind)
-    add_advantages(run, samples)
+    if has_critic(config):
+        with clock("values"):
+            add_values(run, samples)
+    metrics |= add_advantages(run, samples)
     metrics |= correct(samples, algorithm.correction)
     with clock("update"), run.changing_weights(step):
-        lr = schedules.lr_at(config.optimizer, step, run.total_steps)
-        metrics |= update(run, samples, lr)
+        lr = 0.0
+        if has_critic(config):
+            metrics |= update_critic(run, samples, step)
+        if policy_learns(config, step):
+            lr = schedules.lr_at(config.optimizer, step, run.total_steps)
+            metrics |= update(run, samples, lr)
     if not scored:
         metrics |= of_update(metrics)
         if not metrics["staleness/mean"]:
             check_fidelity(metrics, samples, config.fidelity)
     if algorithm.kl.coef > 0:
         metrics["kl/coef"] = run.algorithm_state.kl_coef
-        run.algorithm_state.kl_coef = kl.adapted(metrics["kl/coef"], metrics["kl/ref"], len(samples), algorithm.kl)
+        run.algorithm_state.kl_coef = kl.adapted(metrics["kl/coef"], metrics.get("kl/ref", math.nan), len(samples), algorithm.kl)
     with clock("publish"):
         metrics |= run.publish(version=step)
     run.record(step, samples)
@@ -136,18 +148,26 @@ def stop_if_nothing_is_learned(run: Run, step: int) -> None:
         )
 
 
-def add_advantages(run: Run, samples: list[Sample]) -> None:
-    """Rewards compared within each prompt's group; every token of a sample gets the sample's advantage."""
-    estimate = advantages.get(run.config.algorithm.advantage)
+def add_advantages(run: Run, samples: list[Sample]) -> dict[str, float]:
+    """Rewards compared within each prompt's group, and every token of a sample gets the sample's advantage; or, with a critic, each token
+    its own. Returns metrics of the critic, if there is one."""
+    estimate, with_critic = advantages.get(run.config.algorithm.advantage), has_critic(run.config)
     batch = advantages.AdvantageBatch(
         rewards_B=np.array([s.reward for s in samples]),
         groups_B=np.array([s.group for s in samples]),
-        lengths_B=np.array([len(s.completion.token_ids) for s in samples]),
+        lengths_B=np.array([s.num_own for s in samples]),
         greedy_rewards_B=np.array([s.greedy_reward for s in samples]),
+        token_rewards=[token_rewards(s) for s in samples] if with_critic else None,
+        values=[s.values for s in samples if s.values is not None] if with_critic else None,
     )
     for sample, advantage in zip(samples, estimate(batch, run.config.algorithm)):
-        sample.advantage = float(advantage)
-        sample.fields["advantages"] = np.full(len(sample.completion.token_ids), advantage, np.float32)
+        sample.advantage = float(np.mean(advantage)) if np.size(advantage) else 0.0
+        sample.fields["advantages"] = np.full(sample.num_own, advantage, np.float32)
+    if not with_critic:
+        return {}
+    for sample, targets in zip(samples, value_targets(batch, run.config.algorithm)):
+        sample.fields["value_targets"] = targets.astype(np.float32)
+    return value_metrics(samples, batch)
 
 
 def update(run: Run, samples: list[Sample], lr: float) -> dict[str, float]:
@@ -155,29 +175,13 @@ def update(run: Run, samples: list[Sample], lr: float) -> dict[str, float]:
 
     A step whose gradients are not finite is skipped, and counted.
     """
-    config, state = run.config, run.algorithm_state
-    per_mini_batch = (config.batch.mini_batch_size or config.data.train_batch_size) * config.rollout.n
-    results = []
-    for _ in range(config.batch.num_epochs):
-        for start in range(0, len(samples), per_mini_batch):
-            batch = samples[start : start + per_mini_batch]
-            add_weights(batch, config)
-            results.append(run.trainers.update(sequences(batch), lr=lr, kl_coef=state.kl_coef))
-            state.count(taken=results[-1]["update_ok"] == 1.0)
+    state, results = run.algorithm_state, []
+    for batch in mini_batches(samples, run.config):
+        results.append(run.trainers.update(sequences(batch), lr=lr, kl_coef=state.kl_coef))
+        state.count(taken=results[-1]["update_ok"] == 1.0)
     metrics = {name: float(np.mean([r[name] for r in results])) for name in results[0]}
     metrics |= {"update/num_skipped": sum(r["update_ok"] < 1 for r in results), "update/num_skipped_in_all": state.num_skipped}
     return metrics
-
-
-def add_weights(batch: list[Sample], config: Config) -> None:
-    """Each token's weight in the mini-batch's loss; 0, as if it were not there, in a response that is masked for being cut off."""
-    algorithm = config.algorithm
-    kept = [s for s in batch if not (algorithm.mask_overlong and s.completion.finish_reason == "length")]
-    lengths = np.array([len(s.completion.token_ids) for s in kept])
-    weights = aggregation.token_weights(lengths, algorithm.aggregation, config.data.max_response_length) if kept else []
-    by_sample = {id(sample): weight for sample, weight in zip(kept, weights)}
-    for sample in batch:
-        sample.fields["weights"] = np.full(len(sample.completion.token_ids), by_sample.get(id(sample), 0.0), np.float32)
 
 
 def sample_held_out(run: Run) -> list[Sample]:
@@ -195,4 +199,5 @@ def validate(run: Run, step: int) -> None:
     """Sampled accuracy on the held-out rows, recorded under this step; nothing without such rows."""
     if run.val_prompts:
         with run.track.phase("validation"):
-            run.track.validation(step, sample_held_out(run))
+            samples = sample_held_out(run)
+            run.track.validation(step, samples, validation_metrics(samples))

@@ -49,8 +49,21 @@ def sample_metrics(samples: list[Sample]) -> dict[str, float]:
         "response_length/clipped_share": float(np.mean([s.completion.finish_reason == "length" for s in samples])),
         **{f"grade/{reason}_share": count / len(samples) for reason, count in reasons.most_common(MAX_REASONS)},
         **{f"reward/{one_word(name)}": float(np.mean([s.also.get(name, 0.0) for s in samples])) for name in also},
+        **conversation_metrics(samples),
         "tokens/prompt": float(sum(len(s.prompt.token_ids) for s in samples)),
         "tokens/response": float(sum(lengths)),
+    }
+
+
+def conversation_metrics(samples: list[Sample]) -> dict[str, float]:
+    """Of rollouts with an environment: turns, the tokens that it wrote, and how samples ended."""
+    talks = [s.completion for s in samples if getattr(s.completion, "own", None) is not None]
+    if not talks:
+        return {}
+    return {
+        "environment/turns_mean": float(np.mean([len(c.turns) for c in talks])),
+        "environment/tokens_share": 1 - sum(c.num_own for c in talks) / sum(len(c.token_ids) for c in talks),
+        **{f"environment/{end}_share": float(np.mean([c.finish_reason == end for c in talks])) for end in ("turns", "timeout", "failed")},
     }
 
 

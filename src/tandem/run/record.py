@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 
+from tandem.rollout.types import Completion
 from tandem.run.pictures import ImageStore
 from tandem.run.samples import Sample
 
@@ -18,8 +19,22 @@ def rollout_rows(samples: Sequence[Sample], token_texts: Callable[[np.ndarray], 
         row = sample.prompt.row
         if row.id not in names:
             names[row.id] = images.keep(row.images)
-        rows.append(_row(sample) | {"token_texts": token_texts(sample.completion.token_ids), "images": names[row.id]})
+        rows.append(_row(sample) | {"token_texts": _texts(sample.completion, token_texts), "images": names[row.id]})
     return rows
+
+
+def _texts(completion: Completion, token_texts: Callable[[np.ndarray], list[str]]) -> list[str]:
+    """Of each token that the model sampled; the last of a turn brings along what the environment said to it."""
+    texts = token_texts(completion.token_ids)
+    if completion.own is None:
+        return texts
+    joined: list[str] = []
+    for text, own in zip(texts, completion.own):
+        if own:
+            joined.append(text)
+        else:
+            joined[-1] += text
+    return joined
 
 
 def _row(sample: Sample) -> dict[str, Any]:
@@ -34,7 +49,7 @@ def _row(sample: Sample) -> dict[str, Any]:
         "prompt_tokens": len(prompt.token_ids),
         "ground_truth": prompt.row.ground_truth,
         "response_text": sample.text,
-        "token_ids": completion.token_ids.tolist(),
+        "token_ids": (completion.token_ids if completion.own is None else completion.token_ids[completion.own]).tolist(),
         "logprobs_rollout": completion.logprobs.tolist(),
         "logprobs_train": None if sample.trainer_logprobs is None else sample.trainer_logprobs.tolist(),
         "reward": sample.reward,

@@ -76,6 +76,12 @@ def check_replay(config: Config, steps: Sequence[int], num_steps: int) -> None:
             "it needs a greedy response to each prompt, and those are not recorded",
             "set another algorithm.advantage",
         )
+    if config.rollout.environment:
+        raise UserError(
+            "rollouts with an environment cannot be trained on again",
+            "what it said between the model's turns is recorded as text, not as tokens and pixels",
+            "train with generators: tandem train",
+        )
     if config.rollout.router_replay:
         raise UserError(
             "rollout.router_replay=true cannot be trained on recorded rollouts",

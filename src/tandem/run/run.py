@@ -11,8 +11,8 @@ from transformers import AutoConfig
 
 from tandem.algorithms.advantages import GREEDY_ADVANTAGES
 from tandem.algorithms.state import AlgorithmState
-from tandem.config.checkpointfolder import EXPORTED, FOLDER, REFERENCE, TRAINERS, Checkpoint, read_manifest
-from tandem.config.checks import data_parallel_size
+from tandem.config.checkpointfolder import CRITIC, EXPORTED, FOLDER, REFERENCE, TRAINERS, Checkpoint, read_manifest
+from tandem.config.checks import data_parallel_size, has_critic
 from tandem.config.folders import cache_dir
 from tandem.config.schema import Config
 from tandem.data.bad_rows import BadRows
@@ -27,6 +27,7 @@ from tandem.engine.export import cannot_write
 from tandem.errors import RunError, UserError
 from tandem.qwen3_5.checkpoint import HuggingFaceFolder
 from tandem.rewards.pool import RewardPool
+from tandem.rollout.environment import load_environment
 from tandem.rollout.types import SamplingParams
 from tandem.run import checkpoints, export
 from tandem.run.ahead import Batch, Rollouts
@@ -100,6 +101,9 @@ class Run:
         bad = BadRows(skip=data.on_bad_row == "skip")
         rows = read_rows(files, data, bad)
         rows = rows[:max_rows] if max_rows else rows
+        if name := self.config.rollout.environment:
+            opened = load_environment(name).opened
+            rows = [opened(row) for row in rows]
         with self.track.phase(what, len(rows)) as progress:
             made = build_prompts(rows, self.builder, progress, bad=bad, cache=cache_dir() / "lengths" if data.cache else None)
         if bad.summary:
@@ -222,6 +226,8 @@ class Run:
         if config.algorithm.kl.coef > 0:
             self._keep_reference()
         self.trainers.start_optimizer(config.optimizer.lr, config.optimizer.weight_decay)
+        if has_critic(config):
+            self.trainers.start_critic(config.critic.optimizer.lr, config.critic.optimizer.weight_decay)
         return 0
 
     def _go_on_after(self, step: int) -> None:
@@ -252,9 +258,10 @@ class Run:
                     self.trainers.load(reference, read_manifest(reference), optimizer=False)
                 self._keep_reference()
             self.trainers.start_optimizer(config.optimizer.lr, config.optimizer.weight_decay)
-            prefix = f"{TRAINERS}/"
-            shards = {name.removeprefix(prefix): digest for name, digest in checkpoint.digests.items() if name.startswith(prefix)}
-            self.trainers.load(checkpoint.path / TRAINERS, shards)
+            self.trainers.load(checkpoint.path / TRAINERS, checkpoint.shards(TRAINERS))
+            if has_critic(config):
+                self.trainers.start_critic(config.critic.optimizer.lr, config.critic.optimizer.weight_decay)
+                self.trainers.load(checkpoint.path / CRITIC, checkpoint.shards(CRITIC), critic=True)
         self.loader.load_state_dict(state["loader"])
         self.loader_state = self.trained_loader_state = self.loader.state_dict()
         if state.get("ahead"):
@@ -286,19 +293,22 @@ class Run:
         with self.track.phase("saving"):
             self.settle_save()
             checkpoints.begin(final)
-            written = self._begin_save_of_trainers(checkpoints.beside(final) / TRAINERS)
+            written = self._begin_save_of_trainers(checkpoints.beside(final))
             self.saving.begin(lambda: checkpoints.complete(final, state, written))
             if wait or not self.config.trainer.async_save:
                 self.settle_save()
         return final
 
     def _begin_save_of_trainers(self, folder: Path) -> Callable[[], dict[str, str]]:
-        try:
-            folder.mkdir()
-        except OSError as error:
-            raise cannot_write(folder, error, "checkpoint") from error
-        written = self.trainers.begin_save(folder)
-        return lambda: {f"{TRAINERS}/{name}": digest for name, digest in written().items()}
+        """Policy, and critic where there is one, each into a folder of its own in `folder`."""
+        written = {}
+        for name in (TRAINERS, CRITIC) if has_critic(self.config) else (TRAINERS,):
+            try:
+                (folder / name).mkdir()
+            except OSError as error:
+                raise cannot_write(folder / name, error, "checkpoint") from error
+            written[name] = self.trainers.begin_save(folder / name, critic=name == CRITIC)
+        return lambda: {f"{name}/{file}": digest for name, wait in written.items() for file, digest in wait().items()}
 
     def settle_save(self, *, wait: bool = True) -> None:
         """Raises RunError when the checkpoint that is being written, or was since, failed. Args: wait: until it is complete."""

@@ -83,15 +83,15 @@ class Tracker:
     def step(self, metrics: dict[str, float]) -> None:
         self._record(metrics)
 
-    def validation(self, step: int, samples: list[Sample]) -> float:
-        """Record held-out accuracy, over all rows and by source; returns the overall accuracy."""
+    def validation(self, step: int, samples: list[Sample], more: dict[str, float] | None = None) -> float:
+        """Record held-out accuracy, over all rows and by source, and `more` metrics; returns the overall accuracy."""
         accuracy = float(np.mean([s.accuracy for s in samples]))
         by_source: dict[str, list[float]] = {}
         for sample in samples:
             by_source.setdefault(sample.prompt.row.data_source, []).append(sample.accuracy)
         metrics: dict[str, float] = {"step": step, "val/accuracy": accuracy, "val/reward": float(np.mean([s.reward for s in samples]))}
         metrics |= {f"val/accuracy_{name.lower().replace('/', '_').replace('-', '_')}": float(np.mean(v)) for name, v in by_source.items()}
-        self._record(metrics)
+        self._record(metrics | (more or {}))
         return accuracy
 
     def rollouts(self, step: int, rows: list[dict[str, Any]]) -> None:

@@ -59,9 +59,10 @@ class TrainRank:
         see_only(self.device, claimed_devices(self.device))
         log_to_file(self.run_dir / "logs" / f"train_rank_{rank}.log")
         self.engine: Any = None
+        self.critic: Any = None
         self._writer: Any = None
         self._links: dict[int, Any] = {}  # to each engine
-        self._writing: Any = None
+        self._writing: dict[bool, Any] = {}  # of the policy, and of the critic (True)
         self._publication: Iterator[Bucket] | None = None
 
     def place(self) -> tuple[str, list[str]]:
@@ -105,6 +106,29 @@ class TrainRank:
 
     def offload(self, parameters: bool) -> None:
         self.engine.offload(parameters=parameters)
+        if self.critic:
+            self.critic.offload(parameters=True)
+
+    def start_critic(self, lr: float, weight_decay: float) -> None:
+        self.critic = self.engine.critic()
+        self.engine.offload(parameters=True)
+        self.critic.start_optimizer(lr=lr, weight_decay=weight_decay)
+        self.critic.offload(parameters=True)
+
+    def values(self, sequences: list[Sequence]) -> dict[int, Any]:
+        with self._critics_turn():
+            return self.critic.scores(sequences, temperature=1.0, masked=False)
+
+    def update_critic(self, sequences: list[Sequence], lr: float) -> dict[str, float]:
+        with self._critics_turn():
+            return self.critic.update(sequences, lr=lr)
+
+    @contextlib.contextmanager
+    def _critics_turn(self) -> Iterator[None]:
+        """With `trainer.offload` policy and critic are on the device one after the other."""
+        self.engine.offload(parameters=True)
+        yield
+        self.critic.offload(parameters=True)
 
     def scores(self, sequences: list[Sequence], temperature: float, reference: bool, masked: bool) -> dict[int, Any]:
         return self.engine.scores(sequences, temperature=temperature, reference=reference, masked=masked)
@@ -156,23 +180,25 @@ class TrainRank:
     def sees(self, path: str) -> bool:
         return Path(path).exists()
 
-    def begin_save(self, path: str, optimizer: bool) -> None:
+    def begin_save(self, path: str, optimizer: bool, critic: bool) -> None:
         """Copy this rank's part of a checkpoint; a thread begins to write it."""
         from tandem.engine import checkpoint
 
-        assert self._writing is None, "one save at a time: its copy of the state is all the memory that there is for it"
-        self._writing = checkpoint.begin_save(self.engine, Path(path), optimizer=optimizer)
+        assert critic not in self._writing, "one save at a time: its copy of the state is all the memory that there is for it"
+        with self._critics_turn() if critic else contextlib.nullcontext():
+            engine = self.critic if critic else self.engine
+            self._writing[critic] = checkpoint.begin_save(engine, Path(path), optimizer=optimizer)
 
-    def conclude_save(self, results: list[bytes]) -> None:
+    def conclude_save(self, results: list[bytes], critic: bool) -> None:
         """On rank 0: begin to write what the ranks' files have in common. Args: results: of each rank, as `saved` gave them."""
-        self._writing.conclude(results)
+        self._writing[critic].conclude(results)
 
-    def saved(self) -> Any:
+    def saved(self, critic: bool) -> Any:
         """What was written since `begin_save` or `conclude_save`, a `Written`; None while it is being written."""
-        return self._writing.poll()
+        return self._writing[critic].poll()
 
-    def end_save(self) -> None:
-        self._writing = None
+    def end_save(self, critic: bool) -> None:
+        self._writing.pop(critic, None)
 
     def verify(self, path: str, digests: dict[str, str], num_ranks: int) -> None:
         """Compare this rank's share of the files of a checkpoint. Raises UserError, naming the file, when its bytes have changed."""
@@ -187,10 +213,11 @@ class TrainRank:
             if file_digest(file) != digests[name]:
                 raise damaged(file, "its bytes are not those that were saved")
 
-    def load(self, path: str, optimizer: bool) -> None:
+    def load(self, path: str, optimizer: bool, critic: bool) -> None:
         from tandem.engine import checkpoint
 
-        checkpoint.load(self.engine, Path(path), optimizer=optimizer)
+        with self._critics_turn() if critic else contextlib.nullcontext():
+            checkpoint.load(self.critic if critic else self.engine, Path(path), optimizer=optimizer)
 
     def export(self, source: str, target: str) -> list[Any]:
         """Write this rank's share into the weight files of `target`; returns its `Piece`s."""
@@ -226,6 +253,7 @@ class Generator:
         see_only(device, shared_devices or claimed_devices(device))
         log_to_file(self.run_dir / "logs" / f"generator_{index}.log")
         self.engine: Any = None
+        self._conversations: Any = None
         self._finished: queue.SimpleQueue[tuple[int, list[Completion]]] = queue.SimpleQueue()
 
     def start(self, model_path: str, banned_token_ids: list[int], stop_token_ids: list[int]) -> tuple[str, list[Identity]]:
@@ -248,12 +276,29 @@ class Generator:
                 stop_token_ids=stop_token_ids,
                 device=config.device,
             )
+        if config.rollout.environment:
+            from tandem.data.prompts import PromptBuilder
+            from tandem.rollout.conversations import Conversations
+            from tandem.rollout.environment import load_environment
+
+            longest = config.rollout.max_model_len or config.data.max_prompt_length + config.data.max_response_length
+            self._conversations = Conversations(
+                load_environment(config.rollout.environment),
+                PromptBuilder(model_path, config.data),
+                config.rollout.max_turns,
+                config.rollout.environment_timeout_s,
+                longest,
+            )
         return ray.get_runtime_context().get_node_id(), family()
 
     def generate(self, requests: dict[int, Request], version: int) -> None:
         """`requests` by their index in the rollout; what is finished leaves through `poll`."""
         indices = list(requests)
-        self.engine.generate(list(requests.values()), version, lambda at, completions: self._finished.put((indices[at], completions)))
+        hand_out = lambda at, completions: self._finished.put((indices[at], completions))  # noqa: E731
+        if self._conversations:
+            self.engine.converse(list(requests.values()), version, self._conversations, hand_out)
+        else:
+            self.engine.generate(list(requests.values()), version, hand_out)
 
     def decode(self, requests: list[Request], version: int) -> list[Completion]:
         """One sample of each request."""

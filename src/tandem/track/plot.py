@@ -10,14 +10,15 @@ WIDTH, HEIGHT = 480, 260
 LEFT, RIGHT, TOP, BOTTOM = 56, 12, 52, 36  # margins around the plotted area
 _STYLE = """<style>
 .tandem-chart { --ink: #1f2328; --faint: #6e7781; --grid: #d8dee4;
-  --c0: #0969da; --c1: #bc4c00; --c2: #1a7f37; --c3: #8250df; --c4: #bf3989; --c5: #9a6700; }
+  --c0: #0969da; --c1: #bc4c00; --c2: #1a7f37; --c3: #8250df; --c4: #bf3989; --c5: #9a6700; --c6: #57606a; }
 @media (prefers-color-scheme: dark) {
 .tandem-chart { --ink: #e6edf3; --faint: #8d96a0; --grid: #30363d;
-  --c0: #4493f8; --c1: #f0883e; --c2: #3fb950; --c3: #ab7df8; --c4: #f778ba; --c5: #d29922; } }
+  --c0: #4493f8; --c1: #f0883e; --c2: #3fb950; --c3: #ab7df8; --c4: #f778ba; --c5: #d29922; --c6: #afb8c1; } }
 .tandem-chart text { font: 11px system-ui, sans-serif; fill: var(--faint); }
 .tandem-chart text.title { font-size: 14px; font-weight: 600; fill: var(--ink); }
 </style>"""
-_COLOURS = 6
+_COLOURS = 7
+_NAMES_A_ROW = 6  # more than these stand in two rows
 
 
 def line_chart(series: Mapping[str, Sequence[Point]], title: str, x_label: str = "step", log_y: bool = False) -> str:
@@ -42,8 +43,13 @@ def line_chart(series: Mapping[str, Sequence[Point]], title: str, x_label: str =
         colour = f"var(--c{number % _COLOURS})"
         body += [_run([(x_of(x), y_of(y)) for x, y in run], colour) for run in _runs(points)]
         if len(clean) > 1:
-            x = LEFT + number * (WIDTH - LEFT - RIGHT) / len(clean)
-            body.append(f'<rect x="{x:.1f}" y="30" width="10" height="10" fill="{colour}"/>' + _text(x + 14, 39, name, "start"))
+            num_rows = 1 + (len(clean) > _NAMES_A_ROW)
+            row, column = divmod(number, -(-len(clean) // num_rows))
+            x, y = (
+                LEFT + column * num_rows * (WIDTH - LEFT - RIGHT) / (len(clean) + len(clean) % num_rows),
+                30 - 4 * (num_rows - 1) + 13 * row,
+            )
+            body.append(f'<rect x="{x:.1f}" y="{y}" width="10" height="10" fill="{colour}"/>' + _text(x + 14, y + 9, name, "start"))
     return _document(title, body)
 
 

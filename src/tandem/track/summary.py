@@ -52,7 +52,8 @@ def summary_table(summary: Mapping[str, Any]) -> Table:
     for key in [*_LABELS, *(key for key in summary if key not in _LABELS)]:
         value, label = summary.get(key), _LABELS.get(key, key)
         if isinstance(value, Mapping):
-            rows += [(f"{label} {name}", _show(part)) for name, part in value.items()]
+            parts = {name: part for name, part in value.items() if not isinstance(part, Mapping)}  # deeper ones have a table of their own
+            rows += [(f"{label} {name}", _show(part)) for name, part in parts.items()]
         elif value is not None:
             rows.append((label, _show(value)))
     return Table("Summary", ("", ""), tuple(rows))

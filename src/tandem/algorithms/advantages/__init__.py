@@ -1,40 +1,26 @@
 """How good each sample was, compared with what was to be expected: one estimator a file, pure functions on NumPy arrays.
 
-B: samples of the step. To add one: a file with `name(batch, settings) -> [B]`, and its line in ADVANTAGES.
+B: samples of the step. To add one: a file with `name(batch, settings) -> [B]`, and its line in ADVANTAGES in `tandem/algorithms/names.py`.
+An estimator may also return a list of arrays, one advantage for each token of each sample, as `gae` does.
 """
 
 from collections.abc import Callable
 
 import numpy as np
 
-from tandem.algorithms.advantages.dr_grpo import dr_grpo
-from tandem.algorithms.advantages.grpo import grpo
-from tandem.algorithms.advantages.grpo_passk import grpo_passk
-from tandem.algorithms.advantages.opo import opo
-from tandem.algorithms.advantages.reinforce_plus_plus import reinforce_plus_plus, reinforce_plus_plus_baseline
-from tandem.algorithms.advantages.remax import remax
-from tandem.algorithms.advantages.rloo import rloo
+from tandem.algorithms import names
 from tandem.algorithms.advantages.types import AdvantageBatch
-from tandem.algorithms.registry import find
+from tandem.algorithms.names import ADVANTAGES
 from tandem.config.schema import AlgorithmConfig
 
 __all__ = ["ADVANTAGES", "GREEDY_ADVANTAGES", "Advantage", "AdvantageBatch", "get"]
 
-Advantage = Callable[[AdvantageBatch, AlgorithmConfig], np.ndarray]  # -> advantages [B] float64
+Advantage = Callable[[AdvantageBatch, AlgorithmConfig], np.ndarray | list[np.ndarray]]  # -> advantages [B] float64, or [R] of each sample
 
-ADVANTAGES: dict[str, Advantage] = {
-    "grpo": grpo,
-    "dr_grpo": dr_grpo,
-    "rloo": rloo,
-    "opo": opo,
-    "grpo_passk": grpo_passk,
-    "reinforce_plus_plus": reinforce_plus_plus,
-    "reinforce_plus_plus_baseline": reinforce_plus_plus_baseline,
-    "remax": remax,
-}
 GREEDY_ADVANTAGES = ("remax",)  # the rollout makes a greedy response to each prompt for these
 
 
 def get(name: str) -> Advantage:
     """Raises UserError for an unknown name."""
-    return find("advantage estimator", "algorithm.advantage", ADVANTAGES, name)
+    advantage: Advantage = names.get("advantages", name)
+    return advantage

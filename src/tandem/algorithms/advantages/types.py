@@ -13,3 +13,5 @@ class AdvantageBatch:
     groups_B: np.ndarray  # int, which prompt
     lengths_B: np.ndarray  # int, response tokens
     greedy_rewards_B: np.ndarray | None = None  # of the greedy response to the same prompt; for the estimators in GREEDY_ADVANTAGES
+    token_rewards: list[np.ndarray] | None = None  # of each sample's tokens, [R]; with `values`, where a critic gives them
+    values: list[np.ndarray] | None = None  # of the state in which each token was chosen, [R]
