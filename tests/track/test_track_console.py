@@ -13,8 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from tandem.track.console import Console, step_line
+from tandem.track.console import Console
 from tandem.track.events import Note, PhaseAdvanced, PhaseEnded, PhaseStarted, StepDone, Table
+from tandem.track.steps import step_line
 
 EVENTS = [
     PhaseStarted("rollout", 4),

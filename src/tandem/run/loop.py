@@ -17,6 +17,7 @@ from tandem.run.fidelity import check_fidelity, check_reference, correct, fideli
 from tandem.run.generators import GeneratorsFailed
 from tandem.run.metrics import Stopwatch, sample_metrics, throughput
 from tandem.run.penalty import take_kl_from_rewards
+from tandem.run.profile import profiled
 from tandem.run.run import Run
 from tandem.run.samples import Sample, samples_of
 
@@ -36,7 +37,9 @@ def train(run: Run, checkpoint: Checkpoint | None = None) -> None:
         validate(run, done)
     with saved_if_generators_fail(run):
         for step in range(done + 1, run.total_steps + 1):
-            run.track.step(one_step(run, step))
+            with profiled(run, step):
+                metrics = one_step(run, step)
+            run.track.step(metrics)
             stop_if_nothing_is_learned(run, step)
             last = step == run.total_steps or run.stop_requested
             if last or (trainer.save_freq and step % trainer.save_freq == 0):
