@@ -191,7 +191,7 @@ def table() -> str:
     parts = []
     for room, own in rows.items():
         lines = [f"### {ROOMS[room]}", "", "| message | why | what to do |", "|---|---|---|"]
-        lines += [f"| {cell(m.what)} | {cell(m.why)} | {cell(m.fix if m.fix != BLANK else "what the message says")} |" for m in own]
+        lines += [f"| {cell(m.what)} | {cell(m.why)} | {cell(m.fix if m.fix != BLANK else 'what the message says')} |" for m in own]
         parts.append("\n".join(lines))
     return "\n\n".join(parts) + "\n"
 

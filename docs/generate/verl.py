@@ -11,7 +11,10 @@ def tables() -> str:
             "Other names",
             ("verl", "here"),
             [(f"`{theirs}`", ", ".join(f"`{ours}`" for ours in keys)) for theirs, keys in RENAMED.items()]
-            + [(f"`{theirs}`", f"`{switch.key}`: 0 when {switch.zero_when}, else the number ({switch.otherwise})") for theirs, switch in SWITCHES.items()],
+            + [
+                (f"`{theirs}`", f"`{switch.key}`: 0 when {switch.zero_when}, else the number ({switch.otherwise})")
+                for theirs, switch in SWITCHES.items()
+            ],
         ),
         _table(
             "Other values",
@@ -19,8 +22,14 @@ def tables() -> str:
             [(f"`{key}`", ", ".join(f"`{theirs}`: `{ours}`" for theirs, ours in values.items())) for key, values in VALUES.items()],
         ),
         _table("One setting for both", ("verl", "must agree with"), [(f"`{theirs}`", f"`{ours}`") for theirs, ours in FOLLOWS.items()]),
-        _table("Always so", ("verl", "only", "because"), [(f"`{name}`", f"`{values[0]}`", cell(why)) for name, (values, why) in ALWAYS.items()]),
-        _table("No counterpart", ("verl", "instead"), [(f"`{name}{'*' * (name[-1] in '._')}`", cell(why)) for name, why in NO_COUNTERPART.items()]),
+        _table(
+            "Always so", ("verl", "only", "because"), [(f"`{name}`", f"`{values[0]}`", cell(why)) for name, (values, why) in ALWAYS.items()]
+        ),
+        _table(
+            "No counterpart",
+            ("verl", "instead"),
+            [(f"`{name}{'*' * (name[-1] in '._')}`", cell(why)) for name, why in NO_COUNTERPART.items()],
+        ),
     ]
     return "\n\n".join(parts) + "\n"
 

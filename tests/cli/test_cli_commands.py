@@ -64,7 +64,18 @@ def test_dry_run_refuses_what_a_run_would(tmp_path: Path) -> None:
     "command",
     [
         *("train", "sft", "eval", "demo", "plan", "rehearse", "doctor", "cluster", "cluster check", "data", "data geo3k", ""),
-        *("report", "serve", "compare", "inspect", "inspect data", "inspect rollouts", "debug", "debug rollout-only", "debug train-only"),
+        *(
+            "report",
+            "serve",
+            "compare",
+            "profile",
+            "inspect",
+            "inspect data",
+            "inspect rollouts",
+            "debug",
+            "debug rollout-only",
+            "debug train-only",
+        ),
     ],
 )
 def test_help_has_an_example_and_fits_one_screen(command: str, tmp_path: Path) -> None:

@@ -22,7 +22,9 @@ RUN = ROOT / "tests" / "report" / "real_run"
 def sources() -> set[str]:
     """Every file of the package in this checkout, as a wheel names it."""
     folder = ROOT / "src"
-    return {path.relative_to(folder).as_posix() for path in (folder / "tandem").rglob("*") if path.is_file() and "__pycache__" not in path.parts}
+    return {
+        path.relative_to(folder).as_posix() for path in (folder / "tandem").rglob("*") if path.is_file() and "__pycache__" not in path.parts
+    }
 
 
 @pytest.fixture(scope="module")
@@ -51,7 +53,16 @@ def test_the_wheel_holds_every_file_of_the_package_and_no_other(built) -> None:
 def test_the_source_archive_has_what_a_packager_needs_and_nothing_of_this_machine(built) -> None:
     with tarfile.open(built[0]) as tar:
         names = {name.partition("/")[2] for name in tar.getnames()}
-    wanted = ["LICENSE", "README.md", "CHANGELOG.md", "pyproject.toml", "Makefile", "tests/conftest.py", "docs/plan.md", "requirements/cpu.txt"]
+    wanted = [
+        "LICENSE",
+        "README.md",
+        "CHANGELOG.md",
+        "pyproject.toml",
+        "Makefile",
+        "tests/conftest.py",
+        "docs/plan.md",
+        "requirements/cpu.txt",
+    ]
     assert set(wanted) <= names
     assert {f"src/{name}" for name in sources()} <= names
     allowed = {"src", "tests", "benchmarks", "docs", "examples", "docker", "requirements"}
@@ -102,17 +113,15 @@ def test_the_installed_command_has_its_recipes_and_its_page(installed, tmp_path)
     assert planned["legal"] and planned["recipe"] == "demo"
     shutil.copytree(RUN, tmp_path / "run")
     run([installed, "report", "run"], tmp_path)
-    assert "<script>" in (tmp_path / "run" / "report.html").read_text()
+    assert "follow(first);\n</script>" in (tmp_path / "run" / "report.html").read_text()
 
 
-def test_shells_complete_commands_recipes_and_settings(installed, tmp_path) -> None:
+def test_shells_complete_recipes_and_settings(installed, tmp_path) -> None:
     assert "_TANDEM_COMPLETE" in run([installed, "--show-completion", "bash"], tmp_path)
 
     def completed(*words: str) -> set[str]:
         environment = {"_TANDEM_COMPLETE": "complete_bash", "COMP_WORDS": " ".join(["tandem", *words]), "COMP_CWORD": str(len(words))}
         return set(run(["env", *(f"{name}={value}" for name, value in environment.items()), installed], tmp_path).split())
 
-    assert {"train", "plan", "report"} <= completed("")
-    assert completed("train", "dem") == {"demo"}
-    assert {"qwen3_5_35b_a3b", "qwen3_5_122b_a10b"} <= completed("plan", "qwen")
+    assert completed("plan", "qwen") == {"qwen3_5_35b_a3b", "qwen3_5_122b_a10b"}
     assert completed("train", "demo", "optimizer.l") == {"optimizer.lr="}

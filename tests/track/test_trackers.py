@@ -85,7 +85,11 @@ def scalars(folder: Path) -> dict[str, list[tuple[int, float]]]:
 def test_tensorboard_reads_back_what_the_steps_had_and_the_settings_once(tmp_path):
     pytest.importorskip("tensorboard")
     assert run_with(tmp_path, ["tensorboard"], ROWS) == []
-    assert scalars(tmp_path / "tensorboard") == {"reward/mean": [(1, 0.5), (2, 0.75)], "kl/ref": [(2, pytest.approx(0.01))], "nonfinite": [(1, 1)]}
+    assert scalars(tmp_path / "tensorboard") == {
+        "reward/mean": [(1, 0.5), (2, 0.75)],
+        "kl/ref": [(2, pytest.approx(0.01))],
+        "nonfinite": [(1, 1)],
+    }
     run_with(tmp_path, ["tensorboard"], [{"step": 2, "reward/mean": 1.0}, {"step": 3, "reward/mean": 2.0}], steps_done=1)
     assert scalars(tmp_path / "tensorboard")["reward/mean"] == [(1, 0.5), (2, 1.0), (3, 2.0)], "a step that was done again is there once"
     files = b"".join(path.read_bytes() for path in (tmp_path / "tensorboard").iterdir())
@@ -101,7 +105,10 @@ def test_wandb_is_given_the_settings_once_and_a_step_that_may_be_done_again(tmp_
     ((_, given),) = of(calls, "init")
     assert (given["project"], given["name"], given["resume"]) == ("geometry", "first", "allow")
     assert given["config"]["optimizer.lr"] == 6e-4 and "nan" not in str(given["config"])
-    assert [args[0] for args, _ in of(calls, "init.log")] == [{"reward/mean": 0.5, "nonfinite": 1, "step": 1}, {"reward/mean": 0.75, "kl/ref": 0.01, "step": 2}]
+    assert [args[0] for args, _ in of(calls, "init.log")] == [
+        {"reward/mean": 0.5, "nonfinite": 1, "step": 1},
+        {"reward/mean": 0.75, "kl/ref": 0.01, "step": 2},
+    ]
     assert of(calls, "init.finish") == [((), {"exit_code": 0})]
 
 
@@ -119,7 +126,10 @@ def test_swanlab_and_trackio_are_given_metrics_by_step(tmp_path, stand_in):
         calls = stand_in(name)
         assert run_with(tmp_path, [name], ROWS) == []
         assert of(calls, "init")[0][1]["config"]["rollout.n"] == 8
-        assert of(calls, "init.log") == [(({"reward/mean": 0.5, "nonfinite": 1},), {"step": 1}), (({"reward/mean": 0.75, "kl/ref": 0.01},), {"step": 2})]
+        assert of(calls, "init.log") == [
+            (({"reward/mean": 0.5, "nonfinite": 1},), {"step": 1}),
+            (({"reward/mean": 0.75, "kl/ref": 0.01},), {"step": 2}),
+        ]
         assert len(of(calls, "init.finish")) == 1
 
 
@@ -161,7 +171,11 @@ def test_mlflow_finds_the_run_again_by_its_tag(tmp_path, stand_in, monkeypatch):
     assert run_with(tmp_path, ["mlflow"], [{"step": 3, "reward/mean": 1.0}], steps_done=2, failed=True) == []
     assert len(made["known"]) == 1 and made["status"] == ["FINISHED", "RUNNING", "FAILED"]
     assert made["params"]["optimizer.lr"] == "0.0006" and made["uri"].startswith("file://")
-    assert [m for m in made["metrics"] if m[0] == "reward/mean"] == [("reward/mean", 0.5, 1), ("reward/mean", 0.75, 2), ("reward/mean", 1.0, 3)]
+    assert [m for m in made["metrics"] if m[0] == "reward/mean"] == [
+        ("reward/mean", 0.5, 1),
+        ("reward/mean", 0.75, 2),
+        ("reward/mean", 1.0, 3),
+    ]
 
 
 # What must never happen

@@ -21,9 +21,7 @@ def settings(incomplete: str) -> list[str]:
 
 Recipe = Annotated[
     str,
-    typer.Argument(
-        metavar="RECIPE", help="a built-in recipe (demo, ...) or a YAML file", show_default=False, autocompletion=recipes
-    ),
+    typer.Argument(metavar="RECIPE", help="a built-in recipe (demo, ...) or a YAML file", show_default=False, autocompletion=recipes),
 ]
 Overrides = Annotated[
     list[str] | None,

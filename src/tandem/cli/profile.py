@@ -30,7 +30,9 @@ def profile(
     console = Console(highlight=False)
     for trace in traces:
         size = trace.path.stat().st_size / 2**20
-        console.print(f"step {trace.step}  {trace.what:10}  {size:6.1f} MiB  {trace.path}{'  <' if trace == chosen else ''}", soft_wrap=True)
+        console.print(
+            f"step {trace.step}  {trace.what:10}  {size:6.1f} MiB  {trace.path}{'  <' if trace == chosen else ''}", soft_wrap=True
+        )
     if count:
         console.print(operations(chosen, count))
     if show:

@@ -27,7 +27,11 @@ def profiled(run: Run, step: int) -> Iterator[None]:
     chosen = [rank for number, rank in enumerate(ranks) if not settings.ranks or number in settings.ranks]
     engines = [replica.actor for replica in run.generators.replicas] if settings.timeline and hasattr(run, "generators") else []
     limit = run.config.trainer.timeout_s
-    wait([rank.start_profile.remote(settings.timeline) for rank in chosen] + [one.start_profile.remote() for one in engines], limit, "profiling")
+    wait(
+        [rank.start_profile.remote(settings.timeline) for rank in chosen] + [one.start_profile.remote() for one in engines],
+        limit,
+        "profiling",
+    )
     own = Timeline("controller") if settings.timeline else None
     yield
     parts = [own.write(run.run_dir, step)] if own else []

@@ -61,7 +61,9 @@ def read_events(path: Path) -> list[dict[str, Any]]:
         text = json.loads(gzip.decompress(data) if path.suffix == ".gz" else data)
         return list(text["traceEvents"] if isinstance(text, dict) else text)
     except (OSError, EOFError, ValueError, KeyError, TypeError) as error:
-        raise UserError(f"{path} cannot be read as a trace", str(error), "remove it, and write it again with trainer.profile.steps") from error
+        raise UserError(
+            f"{path} cannot be read as a trace", str(error), "remove it, and write it again with trainer.profile.steps"
+        ) from error
 
 
 def self_seconds(events: Iterable[Mapping[str, Any]]) -> Counter[str]:
@@ -89,7 +91,7 @@ def check_installed() -> None:
         raise UserError(
             "the package viztracer is not installed here",
             "trainer.profile.timeline and `tandem profile --open` are its work",
-            "pip install viztracer; or leave it out, and open the files of RUN/profile in a browser at ui.perfetto.dev, which sends nothing",
+            "pip install viztracer; or open the files of RUN/profile in a browser at ui.perfetto.dev, which sends nothing",
         )
 
 
@@ -98,7 +100,9 @@ def choose(traces: list[Trace], step: int | None, what: str) -> Trace:
     fitting = [trace for trace in traces if trace.what == what and step in (None, trace.step)]
     if not fitting:
         there = ", ".join(f"--step {trace.step} --what {trace.what}" for trace in traces)
-        raise UserError(f"no trace {what}{'' if step is None else f' of step {step}'}", "the run has written others", f"ask for one of: {there}")
+        raise UserError(
+            f"no trace {what}{'' if step is None else f' of step {step}'}", "the run has written others", f"ask for one of: {there}"
+        )
     return fitting[-1]
 
 

@@ -99,4 +99,6 @@ class _Feed(threading.Thread):
             _log.warning("tracker %s: %s", self.tracker, without_secrets(traceback.format_exc()))
             lines = without_secrets(str(error)).strip().splitlines() or ["no message"]
             where = f"after step {self._step}" if self._step else "from the start"
-            self.warn(f"tracker {self.tracker} is off {where}: {type(error).__name__}: {lines[0]}; the run goes on, metrics.jsonl has it all")
+            self.warn(
+                f"tracker {self.tracker} is off {where}: {type(error).__name__}: {lines[0]}; the run goes on, metrics.jsonl has it all"
+            )
