@@ -10,8 +10,8 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
-import click
 import pytest
 import typer.main
 
@@ -19,14 +19,18 @@ from tandem.cli.main import app
 from tests.cli.commands import tandem
 from tests.cli.test_cli_bad_input import parquet, png, row
 
-ROOT: click.Group = typer.main.get_command(app)
+ROOT = typer.main.get_command(app)
 REAL_RUN = Path(__file__).parents[1] / "report" / "real_run"
 WHOLE = {"", "plan", "doctor", "report", "compare", "profile", "inspect", "inspect rollouts", "inspect data", "serve"}
 DRY = {"train", "sft", "eval", "demo", "debug", "debug rollout-only", "debug train-only"}
 PARSED = {"rehearse", "cluster", "cluster check", "data", "data geo3k"}  # 16 ranks, a cluster, the hub: others run these for real
 
 
-def commands(command: click.Command = ROOT, path: str = "") -> dict[str, click.Command]:
+class WrongUse(Exception):
+    """The command line is not understood."""
+
+
+def commands(command: Any = ROOT, path: str = "") -> dict[str, Any]:
     found = {path: command}
     for name, inner in getattr(command, "commands", {}).items():
         found |= commands(inner, f"{path} {name}".strip())
@@ -39,12 +43,17 @@ def example_of(path: str) -> list[str]:
 
 
 def parse(words: list[str]) -> dict[str, object]:
-    """The parameters of the innermost command, as the real CLI reads these words. Raises click.UsageError."""
+    """The parameters of the innermost command, as the real CLI reads these words. Raises WrongUse."""
     command, context, rest = ROOT, None, list(words)
-    while isinstance(command, click.Group):
-        context = command.make_context(command.name or "tandem", rest, parent=context)
-        _, command, rest = command.resolve_command(context, [*context._protected_args, *context.args])
-    return command.make_context(command.name, rest, parent=context).params
+    try:
+        while hasattr(command, "commands"):
+            context = command.make_context(command.name or "tandem", rest, parent=context)
+            _, command, rest = command.resolve_command(context, [*context._protected_args, *context.args])
+        return command.make_context(command.name, rest, parent=context).params
+    except Exception as error:
+        if not hasattr(error, "format_message"):  # click's own, which typer has a copy of
+            raise
+        raise WrongUse(error.format_message()) from error
 
 
 def test_each_command_has_its_way_to_be_tried() -> None:
@@ -56,7 +65,7 @@ def test_the_example_is_one_of_its_own_command_and_is_understood(path: str) -> N
     words = example_of(path)
     assert " ".join(words).startswith(path)
     parse(words)
-    with pytest.raises(click.UsageError):
+    with pytest.raises(WrongUse, match="frobnicate"):
         parse([*words, "--frobnicate"])
 
 

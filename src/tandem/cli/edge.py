@@ -43,8 +43,10 @@ def run(command: Callable[[], object]) -> int:
     except BrokenPipeError:
         return _reader_gone()
     except SystemExit as stop:
-        if isinstance(stop.__context__, BrokenPipeError):  # click and rich make a 1 of it
+        if isinstance(stop.__context__, BrokenPipeError):  # typer and rich make a 1 of it
             return _reader_gone()
+        if reasons := _reasons_of_stop(stop):
+            _say(": ".join(["stopped", *reasons]))
         # Ray's own handler turns SIGTERM into sys.exit(15).
         return (
             STOPPED if stop.code in (_CTRL_C, signal.SIGTERM) else stop.code if isinstance(stop.code, int) else int(stop.code is not None)
@@ -60,6 +62,13 @@ def _check_folder() -> None:
         os.getcwd()
     except FileNotFoundError as error:
         raise UserError("the folder you are in has been removed", "paths of files and runs begin there", "cd to one that exists") from error
+
+
+def _reasons_of_stop(stop: BaseException | None) -> list[str]:
+    """What the KeyboardInterrupt behind typer's exit code says."""
+    while stop is not None and not isinstance(stop, KeyboardInterrupt):
+        stop = stop.__context__
+    return [str(reason) for reason in stop.args] if stop else []
 
 
 def _reader_gone() -> int:
