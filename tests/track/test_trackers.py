@@ -170,7 +170,7 @@ def test_mlflow_finds_the_run_again_by_its_tag(tmp_path, stand_in, monkeypatch):
     assert run_with(tmp_path, ["mlflow"], ROWS) == []
     assert run_with(tmp_path, ["mlflow"], [{"step": 3, "reward/mean": 1.0}], steps_done=2, failed=True) == []
     assert len(made["known"]) == 1 and made["status"] == ["FINISHED", "RUNNING", "FAILED"]
-    assert made["params"]["optimizer.lr"] == "0.0006" and made["uri"].startswith("file://")
+    assert made["params"]["optimizer.lr"] == "0.0006" and made["uri"] == f"sqlite:///{tmp_path / 'mlflow.db'}"
     assert [m for m in made["metrics"] if m[0] == "reward/mean"] == [
         ("reward/mean", 0.5, 1),
         ("reward/mean", 0.75, 2),

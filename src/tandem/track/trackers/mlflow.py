@@ -1,4 +1,4 @@
-"""MLflow: the server at MLFLOW_TRACKING_URI, else files in `RUN/mlruns`."""
+"""MLflow: the server at MLFLOW_TRACKING_URI, else `RUN/mlflow.db`; `mlflow ui --backend-store-uri sqlite:///RUN/mlflow.db` shows it."""
 
 import os
 import time
@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from tandem.track.trackers.types import TrackedRun
 
-TAG = "tandem.id"
+TAG, FILE = "tandem.id", "mlflow.db"
 _BATCH, _LONGEST = 100, 500  # parameters of a call, characters of one: what every server takes
 
 
@@ -17,7 +17,7 @@ class MlflowRun:
         from mlflow import MlflowClient
         from mlflow.entities import Param
 
-        where = os.environ.get("MLFLOW_TRACKING_URI") or (run.folder / "mlruns").resolve().as_uri()
+        where = os.environ.get("MLFLOW_TRACKING_URI") or f"sqlite:///{(run.folder / FILE).resolve()}"
         self.client = MlflowClient(tracking_uri=where)
         found = self.client.get_experiment_by_name(run.project)
         experiment = found.experiment_id if found else self.client.create_experiment(run.project)
