@@ -9,6 +9,7 @@ import pytest
 
 from docs.generate import messages
 from docs.generate.__main__ import DOCS, MARK, pages
+from tandem.config.keys import SETTINGS
 from tandem.config.load import load
 from tandem.config.recipe_file import builtin_recipes
 from tandem.errors import UserError
@@ -127,3 +128,7 @@ def test_the_picture_of_a_step_is_read_in_light_and_dark_and_by_screen_readers()
     text = (DOCS / "images" / "step.svg").read_text()
     assert "prefers-color-scheme: dark" in text and 'role="img"' in text and "<title" in text
     assert "http" not in text.replace("http://www.w3.org/2000/svg", "")
+
+
+def test_every_setting_says_what_it_is() -> None:
+    assert [key for key, field in SETTINGS.items() if not field.description] == []

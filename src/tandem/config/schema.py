@@ -201,10 +201,10 @@ class AlgorithmConfig(Section):
 
 
 class OptimizerConfig(Section):
-    lr: float = Field(1e-6, gt=0)
-    betas: tuple[float, float] = (0.9, 0.999)
-    eps: float = Field(1e-8, gt=0)
-    weight_decay: float = Field(0.0, ge=0)
+    lr: float = Field(1e-6, gt=0, description="learning rate of AdamW, after the warm-up")
+    betas: tuple[float, float] = Field((0.9, 0.999), description="decay rates of AdamW's two moments")
+    eps: float = Field(1e-8, gt=0, description="AdamW's epsilon")
+    weight_decay: float = Field(0.0, ge=0, description="of matrices; norms, biases and decay rates have none")
     clip_grad: float = Field(1.0, ge=0, description="largest global gradient norm; 0: off")
     warmup_steps: int = Field(0, ge=0, description="linear warm-up")
     schedule: Literal["constant", "cosine", "wsd"] = Field(
@@ -228,9 +228,9 @@ class WarmStartConfig(Section):
         0.0, ge=0, le=1, description="stop once the held-out reference answers are this probable; 0: run all steps"
     )
     batch_size: int = Field(32, ge=1, description="rows a step")
-    lr: float = Field(1e-3, gt=0)
-    warmup_steps: int = Field(20, ge=0)
-    weight_decay: float = Field(0.01, ge=0)
+    lr: float = Field(1e-3, gt=0, description="learning rate, after the warm-up")
+    warmup_steps: int = Field(20, ge=0, description="linear warm-up of the learning rate")
+    weight_decay: float = Field(0.01, ge=0, description="as in optimizer.weight_decay")
     test_freq: int = Field(20, ge=1, description="look at the held-out probability every this many steps")
     val_files: list[str] = Field(default_factory=list, description="rows that decide when to stop; empty: data.val_files")
 
@@ -296,7 +296,7 @@ class Config(Section):
         "", description="what is made before the run: `demo` draws data and a tiny model, `geo3k` fetches Geo3K where its files are absent"
     )
     run_dir: str = Field("", description="folder of the run; empty: runs/<recipe>-<time>")
-    device: Literal["auto", "npu", "gpu", "cpu"] = "auto"
+    device: Literal["auto", "npu", "gpu", "cpu"] = Field("auto", description="auto: the variable DEVICE, else what this machine has")
     resume: str = Field(
         "never", description="never; auto: from the newest checkpoint in run_dir, if there is one; or the path of a checkpoint or a run"
     )
