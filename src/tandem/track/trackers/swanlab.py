@@ -1,4 +1,4 @@
-"""SwanLab. `swanlab login`, or SWANLAB_API_KEY; SWANLAB_MODE=local keeps everything in `RUN/swanlog`."""
+"""SwanLab. `swanlab login`, or SWANLAB_API_KEY; SWANLAB_MODE=offline keeps everything in `RUN/swanlog`."""
 
 from collections.abc import Mapping
 
