@@ -212,12 +212,12 @@ def test_a_tracker_that_hangs_holds_nothing_up(tmp_path, monkeypatch):
     release, notes = threading.Event(), []
     module_that(monkeypatch, lambda run: SimpleNamespace(log=lambda step, metrics: release.wait(30), close=lambda failed: None))
     began = time.monotonic()
-    trackers = Trackers(["wandb"], tracked_run(tmp_path, {}, "p", "n", None), notes.append)
+    trackers = Trackers(["wandb", "wandb"], tracked_run(tmp_path, {}, "p", "n", None), notes.append)
     for step in range(1000):
         trackers.log(step, {"reward/mean": 0.5})
-    trackers.close(timeout_s=0.2)
+    trackers.close(timeout_s=0.5)
     assert time.monotonic() - began < 5
-    assert notes == ["tracker wandb has not taken everything within 0 s; metrics.jsonl has it all"]
+    assert notes == ["tracker wandb has not taken everything by the end of the run; metrics.jsonl has it all"] * 2
     release.set()
 
 

@@ -6,6 +6,7 @@ import logging
 import queue
 import textwrap
 import threading
+import time
 import traceback
 import uuid
 from collections.abc import Callable, Mapping, Sequence
@@ -61,11 +62,12 @@ class Trackers:
             feed.put(step, numbers)
 
     def close(self, failed: bool = False, timeout_s: float = CLOSING_S) -> None:
-        """Let each send what it has."""
+        """Let each send what it has; waits `timeout_s` at most, for all of them together."""
+        ends = time.monotonic() + timeout_s
         for feed in self._feeds:
             feed.end(failed)
         for feed in self._feeds:
-            feed.wait(timeout_s)
+            feed.wait(max(0.0, ends - time.monotonic()))
 
 
 class _Feed(threading.Thread):
@@ -87,7 +89,7 @@ class _Feed(threading.Thread):
         self.join(timeout_s)
         if self.is_alive() and not self.off:
             self.off = True
-            self.warn(f"tracker {self.tracker} has not taken everything within {timeout_s:.0f} s; metrics.jsonl has it all")
+            self.warn(f"tracker {self.tracker} has not taken everything by the end of the run; metrics.jsonl has it all")
 
     def run(self) -> None:
         try:
