@@ -10,12 +10,12 @@ PYTHON ?= $(shell for p in python3.11 python3; do \
 	$$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$p && break; done)
 STAGE := requirements/with_progress.sh
 PIP_INSTALL := $(STAGE) $(BIN)/python -m pip -qq --disable-pip-version-check install
-CHECKED := $(wildcard src tests benchmarks)
+CHECKED := $(wildcard src tests benchmarks docs/generate)
 
 # Two OpenMP threads on a busy two-core machine are many times slower than one.
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: setup demo test lint clean
+.PHONY: setup demo test lint docs clean
 
 setup: $(VENV)/tandem.stamp
 
@@ -25,13 +25,18 @@ demo: setup
 test: setup
 	@$(BIN)/python -m pytest --durations=10
 
+# Fails when a page is behind the source, and on every warning.
+docs: setup
+	@$(BIN)/python -m docs.generate --check
+	@$(BIN)/python -m mkdocs --quiet build
+
 lint: setup
 	@$(BIN)/ruff check $(CHECKED)
 	@$(BIN)/ruff format --check $(CHECKED)
 	@$(BIN)/mypy
 
 clean:
-	rm -rf $(VENV) runs build dist .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) runs build dist site .mypy_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -prune -exec rm -rf {} +
 
 $(VENV)/venv.stamp:

@@ -23,11 +23,16 @@ def tandem(*arguments: str, cwd: Path, timeout: float = 60) -> Ended:
 
 def tandem_with_launch(body: str, *arguments: str, cwd: Path) -> Ended:
     """The command with `run.launch.launch(config, task, console)` made of `body`: what a run does, without one."""
+    return _run([sys.executable, "-c", launch_code(body), *arguments], cwd, 60)
+
+
+def launch_code(body: str) -> str:
+    """The program that `tandem_with_launch` runs."""
     code = "import sys, types, os, signal, time\nfrom pathlib import Path\nfrom tandem.errors import *\nfrom tandem.track.events import *\n"
+    code += "import tandem.run.launch\nreal = tandem.run.launch\n" if "StopSignals" in body else ""
     code += "def launch(config, task, console):\n" + textwrap.indent(textwrap.dedent(body), "    ") + "\n"
     code += "sys.modules['tandem.run.launch'] = types.SimpleNamespace(launch=launch)\n"
-    code += "from tandem.cli.main import main\nmain()\n"
-    return _run([sys.executable, "-c", code, *arguments], cwd, 60)
+    return code + "from tandem.cli.main import main\nmain()\n"
 
 
 def _hear_sigint() -> None:

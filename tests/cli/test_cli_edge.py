@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.commands import tandem_with_launch
+from tests.cli.commands import launch_code, tandem_with_launch
 
 MAKE_FOLDER = "Path(config.run_dir).mkdir(parents=True)\n"
 
@@ -74,7 +74,37 @@ def test_a_reader_that_went_away_is_no_traceback(tmp_path: Path) -> None:
     done = subprocess.run(
         ["bash", "-c", command], capture_output=True, text=True, cwd=tmp_path, env={**os.environ, "PYTHONUNBUFFERED": "1"}
     )
-    assert "Traceback" not in done.stderr
+    assert done.stderr == ""
+
+
+@pytest.mark.parametrize("arguments", ["plan demo", "train demo --dry-run", "--help"])
+def test_the_code_behind_a_pipe_that_closed_is_that_of_a_stop(arguments: str, tmp_path: Path) -> None:
+    command = f"{sys.executable} -m tandem {arguments} | true; echo ${{PIPESTATUS[0]}}"
+    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, cwd=tmp_path)
+    assert (done.stdout, done.stderr) in (("3\n", ""), ("0\n", ""))  # 0: all of it was written before `true` ended
+
+
+def test_a_run_whose_reader_went_away_is_stopped_as_by_a_signal(tmp_path: Path) -> None:
+    """`tandem train ... | head`: the step is finished and saved, and one line says why."""
+    body = """
+        with real.StopSignals() as stop:
+            console.on_reader_gone = stop.count_one
+            for number in range(200):
+                console.emit(Note(f"step {number}"))
+                time.sleep(0.02)
+                if stop.count:
+                    break
+            console.emit(Note("said into the void"))
+        Path("stopped_after").write_text(str(number))
+        raise KeyboardInterrupt("nobody reads what it says any more")
+    """
+    (tmp_path / "run.py").write_text(launch_code(body))
+    command = f"{sys.executable} run.py train demo | head -3; echo code ${{PIPESTATUS[0]}}"
+    environment = {**os.environ, "PYTHONPATH": f"{Path(__file__).parents[2] / 'src'}"}
+    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, cwd=tmp_path, timeout=60, env=environment)
+    assert done.stdout.splitlines()[-1] == "code 3"
+    assert done.stderr == "tandem: stopped: nobody reads what it says any more\n"
+    assert int((tmp_path / "stopped_after").read_text()) < 100
 
 
 def test_a_folder_that_was_removed_is_told(tmp_path: Path) -> None:

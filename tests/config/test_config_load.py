@@ -216,7 +216,10 @@ def values_of(key: str) -> st.SearchStrategy[object]:
     if get_origin(kind) is tuple:
         return st.tuples(st.floats(0, 1), st.floats(0, 1))
     if get_origin(kind) is list:
-        return st.lists(TEXTS, max_size=3)
+        (item,) = get_args(kind)
+        if get_origin(item) is Literal:
+            return st.lists(st.sampled_from(get_args(item)), unique=True)
+        return st.lists(st.integers(1, 2**60) if item is int else TEXTS, max_size=3, unique=item is int)
     return TEXTS if kind is str else st.sampled_from([True, False] if kind is bool else [True, False, None])
 
 

@@ -139,7 +139,7 @@ def test_later_arguments_win_whatever_their_style() -> None:
 @pytest.mark.parametrize(
     ("override", "part"),
     [
-        ("trainer.logger=['console','wandb']", "metrics.jsonl"),
+        ("trainer.logger=['console','clearml']", "trainer.trackers"),
         (ROLLOUT + "name=sglang", "vLLM is the one generator"),
         (ROLLOUT + "log_prob_micro_batch_size_per_gpu=1", "batch.micro_batch_size"),
         (REF + "log_prob_use_dynamic_bsz=False", "batch.micro_batch_size"),

@@ -103,3 +103,16 @@ def test_torch_npu_without_cann_is_told_apart_from_no_torch_npu(stand_ins: Path)
 def test_an_npu_that_torch_npu_sees_is_chosen_by_itself(stand_ins: Path) -> None:
     say = "import sys; from tandem import devices; found, why = devices.find(); sys.stdout.write(f'{found.NAME}: {why}')"
     assert run(say, stand_ins, OMP_NUM_THREADS="1").stdout == "npu: torch_npu is installed and sees a device"
+
+
+def test_a_trace_is_of_host_and_npu(monkeypatch: pytest.MonkeyPatch) -> None:
+    from types import SimpleNamespace
+
+    from tandem.devices import npu
+
+    asked = []
+    kinds = SimpleNamespace(CPU="host", NPU="device")
+    profiler = SimpleNamespace(ProfilerActivity=kinds, profile=lambda **given: asked.append(given) or "profiler")
+    monkeypatch.setitem(sys.modules, "torch_npu", SimpleNamespace(profiler=profiler))
+    assert npu.profiler() == "profiler"
+    assert asked == [{"activities": ["host", "device"], "record_shapes": True}]

@@ -104,6 +104,29 @@ def test_a_generator_that_lags_refuses_to_generate(fresh):
         ray.get(fresh.generators.replicas[0].actor.decode.remote(requests_of(fresh.train_prompts[:2], SamplingParams()), fresh.version + 1))
 
 
+def test_traces_are_written_of_the_chosen_step_and_rank_and_of_no_other(fresh, monkeypatch):
+    from tandem.run.loop import one_step
+    from tandem.run.profile import profiled
+    from tandem.track import profiles
+
+    profile = fresh.config.trainer.profile.model_copy(update={"steps": [6], "ranks": [1], "timeline": True})
+    trainer = fresh.config.trainer.model_copy(update={"profile": profile})
+    monkeypatch.setattr(fresh, "config", fresh.config.model_copy(update={"trainer": trainer}))
+    for step in (5, 6):
+        with profiled(fresh, step):
+            metrics = one_step(fresh, step)
+    trace, timeline = profiles.traces_of(fresh.run_dir)
+    assert (trace.step, trace.what, timeline.step, timeline.what) == (6, "rank_1", 6, "timeline")
+    assert set(trace.path.parent.iterdir()) == {trace.path, timeline.path}, "nothing half-written stays"
+    events = profiles.read_events(timeline.path)
+    named = {event["args"]["name"]: event["pid"] for event in events if event["name"] == "process_name"}
+    assert named.keys() == {"controller", "rank_1", "generator_0", "generator_1"}
+    assert {event["pid"] for event in events if event["ph"] == "X"} == set(named.values()), "calls of every process"
+    seconds = profiles.self_seconds(profiles.read_events(trace.path))
+    assert seconds["aten::mm"] + seconds["aten::addmm"] > 0
+    assert sum(seconds.values()) < 4 * metrics["time/step_s"]  # two threads, forward and backward, and a margin
+
+
 def test_the_export_scores_as_the_trainer_did(fresh):
     import torch
     from transformers import AutoModelForImageTextToText

@@ -2,6 +2,7 @@
 
 import io
 import itertools
+import json
 import os
 import pickle
 import pty
@@ -13,8 +14,9 @@ from pathlib import Path
 
 import pytest
 
-from tandem.track.console import Console, step_line
+from tandem.track.console import Console
 from tandem.track.events import Note, PhaseAdvanced, PhaseEnded, PhaseStarted, StepDone, Table
+from tandem.track.steps import step_line
 
 EVENTS = [
     PhaseStarted("rollout", 4),
@@ -176,3 +178,70 @@ def test_a_terminal_sees_a_bar_that_moves_and_gets_its_cursor_back(tmp_path: Pat
 
 def test_a_step_line_names_the_step_and_the_metrics_it_has() -> None:
     assert step_line({"step": 2, "reward/mean": 0.5, "loss/policy": -0.01, "version": 3}) == "step 2  reward 0.500  loss -0.0100"
+
+
+def test_a_step_line_has_the_seconds_of_each_phase_and_the_memory() -> None:
+    metrics = {"step": 2, "entropy": 0.5, "clip_share": 0.0125, "time/rollout_s": 3.14, "time/update_s": None, "time/step_s": 5.0}
+    metrics |= {"memory/device_peak_bytes": 3 << 29, "memory/host_peak_bytes": 1 << 30}
+    line = "step 2  entropy 0.500  clipped 1.2%  seconds 5.0  (rollout 3.1, update nan)  memory 1.5+1.0 GiB"
+    assert step_line(metrics) == line
+
+
+def test_verbose_shows_every_metric_and_every_phase_each_time() -> None:
+    phases = [PhaseStarted("update"), PhaseEnded("update", 1.0)] * 3
+    text = shown(*phases, StepDone({"step": 3, "reward/mean": 0.5, "grade/correct_share": 0.25}), verbose=True)
+    assert text.count("update: 1.0 s") == 3
+    assert "reward 0.500" in text and "grade/correct_share 0.25" in text
+
+
+def test_log_json_is_an_object_a_line_for_each_kind_of_event() -> None:
+    events = [json.loads(line) for line in shown(*EVENTS, as_json=True).splitlines()]
+    kinds = ["phase_started", "phase_advanced", "phase_ended", "step", "note", "table"]
+    assert [event["event"] for event in events] == kinds
+    assert events[3]["metrics"] == {"step": 3, "reward/mean": 0.5, "kl/ref": None}
+    assert events[5]["rows"] == [["reward", "0.5"]]
+    assert all(abs(event["time"] - time.time()) < 60 for event in events)
+
+
+def test_log_json_tells_progress_once_a_second_and_a_long_silence() -> None:
+    advances = [PhaseAdvanced("rollout", done, 100) for done in range(100)]
+    assert shown(PhaseStarted("rollout", 100), *advances, as_json=True).count("phase_advanced") == 1
+    file = io.StringIO()
+    with Console(file=file, silence_s=0.2, as_json=True) as console:
+        console.emit(PhaseStarted("update"))
+        time.sleep(0.6)
+    assert {"event": "working", "phases": ["update"]}.items() <= json.loads(file.getvalue().splitlines()[-1]).items()
+
+
+def test_a_phase_without_units_is_expected_to_take_what_it_took_before() -> None:
+    file = io.StringIO()
+    with Console(file=file, silence_s=0.2) as console:
+        for seconds in (5.0, 7.0):
+            console.emit(PhaseStarted("update"))
+            console.emit(PhaseEnded("update", seconds))
+        console.emit(PhaseStarted("update"))
+        time.sleep(0.6)
+    assert "update ... 0 s, about 6 s left" in file.getvalue()
+
+
+def test_a_closed_pipe_is_told_once_and_nothing_more_is_written() -> None:
+    class Closed(io.StringIO):
+        def write(self, text: str) -> int:
+            raise BrokenPipeError
+
+    told: list[str] = []
+    for options in ({}, {"as_json": True}):
+        file = Closed()
+        with open(os.devnull) as somewhere, Console(file=file, silence_s=0.1, **options) as console:
+            file.fileno = lambda: somewhere.fileno()  # type: ignore[method-assign]
+            console.on_reader_gone = lambda: told.append("gone")
+            console.emit(Note("one"))
+            console.emit(Note("two"))
+            time.sleep(0.3)
+        assert told.pop() == "gone" and not told
+
+
+def test_paths_of_the_summary_are_whole_on_a_narrow_terminal() -> None:
+    path = "runs/a-long-project-name/a-long-experiment-name-20261203-074500/checkpoints/step_000100"
+    text = shown(Table("Summary", ("", ""), (("steps", "100"),), (("checkpoint", path),)), live=True)
+    assert f"checkpoint: {path}" in text

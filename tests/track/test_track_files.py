@@ -24,7 +24,7 @@ from tandem.track.rollouts import (
     rollout_files,
     write_rollouts,
 )
-from tandem.track.summary import summarize, summary_table
+from tandem.track.summary import duration, summarize, summary_table
 
 
 def sample(**changes: object) -> dict:
@@ -150,9 +150,17 @@ def test_summary_table_shows_every_figure() -> None:
     table = summary_table(summarize(run_of(20), {"rollout": 3.0, "update": 12.34}, {"report": "r/report.html", "other": "x"}))
     rows = dict(table.rows)
     assert rows["held-out accuracy after"] == "0.625"
-    assert rows["seconds in rollout"] == "3.000"
-    assert rows["seconds in update"] == "12.3"
-    assert (rows["report"], rows["other"]) == ("r/report.html", "x")
+    assert rows["time in rollout"] == "3.0 s"
+    assert rows["time in update"] == "12 s"
+    assert rows["other"] == "x"
+    assert table.below == (("report", "r/report.html"),)
+    assert "stopped" not in rows and "stopped" not in dict(summary_table({"stopped": False}).rows)
+    assert "resume=auto" in dict(summary_table({"stopped": True}).rows)["stopped"]
+
+
+def test_durations_are_written_as_people_read_them() -> None:
+    told = {0.41: "0.4 s", 59.6: "60 s", 61: "1 min 01 s", 3599.4: "59 min 59 s", 3600: "1 h 00 min", 90061: "25 h 01 min"}
+    assert {seconds: duration(seconds) for seconds in told} == told
 
 
 def test_going_on_forgets_later_steps_and_a_torn_line_and_names_a_broken_one(tmp_path):

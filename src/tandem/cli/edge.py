@@ -37,10 +37,16 @@ def run(command: Callable[[], object]) -> int:
     except RunError as error:
         _say(f"{error}\n  log: {_write_traceback()}")
         return error.exit_code
-    except KeyboardInterrupt:
-        _say("stopped")
+    except KeyboardInterrupt as stop:
+        _say(": ".join(["stopped", *map(str, stop.args)]))
         return STOPPED
+    except BrokenPipeError:
+        return _reader_gone()
     except SystemExit as stop:
+        if isinstance(stop.__context__, BrokenPipeError):  # typer and rich make a 1 of it
+            return _reader_gone()
+        if reasons := _reasons_of_stop(stop):
+            _say(": ".join(["stopped", *reasons]))
         # Ray's own handler turns SIGTERM into sys.exit(15).
         return (
             STOPPED if stop.code in (_CTRL_C, signal.SIGTERM) else stop.code if isinstance(stop.code, int) else int(stop.code is not None)
@@ -56,6 +62,20 @@ def _check_folder() -> None:
         os.getcwd()
     except FileNotFoundError as error:
         raise UserError("the folder you are in has been removed", "paths of files and runs begin there", "cd to one that exists") from error
+
+
+def _reasons_of_stop(stop: BaseException | None) -> list[str]:
+    """What the KeyboardInterrupt behind typer's exit code says."""
+    while stop is not None and not isinstance(stop, KeyboardInterrupt):
+        stop = stop.__context__
+    return [str(reason) for reason in stop.args] if stop else []
+
+
+def _reader_gone() -> int:
+    """`tandem plan demo | head -3`: what was asked for has been read. Whatever is still in Python's buffer has nowhere to go."""
+    with open(os.devnull, "w") as nowhere:
+        os.dup2(nowhere.fileno(), 1)
+    return STOPPED
 
 
 def _interrupt(number: int, frame: FrameType | None) -> None:

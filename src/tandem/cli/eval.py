@@ -2,8 +2,8 @@ from typing import Annotated
 
 import typer
 
-from tandem.cli.options import DryRun, Json, Overrides, Quiet, Recipe
-from tandem.cli.start import start
+from tandem.cli.options import DryRun, Json, LogJson, Overrides, Quiet, Recipe, Verbose
+from tandem.cli.start import Shown, start
 
 
 def evaluate(
@@ -17,6 +17,8 @@ def evaluate(
     ] = None,
     dry_run: DryRun = False,
     quiet: Quiet = False,
+    verbose: Verbose = False,
+    log_json: LogJson = False,
     as_json: Json = False,
 ) -> None:
     """Answer and grade the held-out rows; train nothing.
@@ -25,4 +27,4 @@ def evaluate(
     """
     given = {"rollout.val_n": n, "rollout.val_temperature": temperature}
     options = [f"{key}={value}" for key, value in given.items() if value is not None]
-    start("eval", recipe, [*(overrides or ()), *options], dry_run=dry_run, quiet=quiet, as_json=as_json)
+    start("eval", recipe, [*(overrides or ()), *options], Shown(quiet, verbose, log_json, as_json), dry_run=dry_run)

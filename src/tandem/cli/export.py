@@ -22,8 +22,8 @@ Model = Annotated[str, typer.Option("--model", metavar="DIR", help="the start mo
 def export(name: Name, out: Out, dtype: Dtype = "as-stored", model: Model = "", quiet: Quiet = False, as_json: Json = False) -> None:
     """Write a checkpoint as a Hugging Face folder.
 
-    In one process, without Ray, devices or the memory for a model. Processor, tokenizer, chat template and tensors that were not trained
-    are the start model's. The folder is read again before it gets its name; model.path=DIR trains on from it.
+    In one process, without Ray, devices or the memory for a model. What was not
+    trained is the start model's. The folder is read again before it is there.
 
     Example: tandem export runs/demo-1/40 --out my-model
     """

@@ -16,13 +16,14 @@ from tandem.cli.eval import evaluate
 from tandem.cli.export import export
 from tandem.cli.inspect import inspect
 from tandem.cli.plan import plan
+from tandem.cli.profile import profile
 from tandem.cli.rehearse import rehearse
 from tandem.cli.report import report, serve
 from tandem.cli.sft import sft
 from tandem.cli.train import train
 from tandem.doctor.versions import versions
 
-app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
+app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False, rich_markup_mode=None)
 
 
 def _print_versions(wanted: bool) -> None:
@@ -53,6 +54,7 @@ app.command("export")(export)
 app.command("report")(report)
 app.command("serve")(serve)
 app.command("compare")(compare)
+app.command("profile")(profile)
 app.command("doctor")(doctor)
 app.add_typer(inspect, name="inspect")
 app.add_typer(debug, name="debug")

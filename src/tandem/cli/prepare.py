@@ -17,6 +17,8 @@ from tandem.config.preflight import Task, preflight
 from tandem.config.schema import Config
 from tandem.qwen3_5.tiny import layout_sizes
 from tandem.rewards import check_names
+from tandem.track import profiles
+from tandem.track.trackers import check_installed
 
 
 def prepare(
@@ -34,6 +36,9 @@ def prepare(
         if config.model.path and Path(config.model.path).expanduser().exists():  # else it may lie on the machine that will run
             check_model(config.model.path, config.parallel, config.rollout.router_replay)
         return config
+    check_installed(config.trainer.trackers)
+    if config.trainer.profile.steps and config.trainer.profile.timeline:
+        profiles.check_installed()
     if config.device != "auto":
         devices.detect(config.device)
     from tandem.data.rows import check_files

@@ -3,6 +3,7 @@
 import json
 import sys
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from tandem.cli import edge
@@ -15,11 +16,28 @@ from tandem.config.preflight import Task
 from tandem.config.schema import Config
 from tandem.devices import DEVICES, process_environment
 from tandem.devices.parts import choose_parts
+from tandem.errors import UserError
 
 
-def start(task: Task, recipe: str, overrides: Sequence[str], *, dry_run: bool = False, quiet: bool = False, as_json: bool = False) -> None:
+@dataclass(frozen=True)
+class Shown:
+    """How much of a run its person wants to see."""
+
+    quiet: bool = False
+    verbose: bool = False
+    log_json: bool = False  # progress
+    as_json: bool = False  # the result
+
+    def __post_init__(self) -> None:
+        if self.quiet and (self.verbose or self.log_json):
+            other = "--verbose" if self.verbose else "--log-json"
+            raise UserError(f"--quiet with {other}", "one shows less than usual, the other more", "leave one of them out")
+
+
+def start(task: Task, recipe: str, overrides: Sequence[str], shown: Shown, *, dry_run: bool = False) -> None:
     """Run a task, or with `dry_run` write its settings. Raises UserError, RunError, KeyboardInterrupt."""
     config = prepare(recipe, overrides, task, dry_run)
+    as_json = shown.as_json
     if dry_run:
         sys.stdout.write(config.model_dump_json(indent=2) + "\n" if as_json else resolved_yaml(config) + _comments(config))
         return
@@ -35,7 +53,7 @@ def start(task: Task, recipe: str, overrides: Sequence[str], *, dry_run: bool = 
     from tandem.track.summary import summary_table
 
     with result_stream(as_json) as result:
-        with Console(quiet=quiet) as console:
+        with Console(quiet=shown.quiet, verbose=shown.verbose, as_json=shown.log_json) as console:
             from tandem.run.launch import launch  # seconds of imports, with the console already ticking
 
             summary = launch(config, task, console)

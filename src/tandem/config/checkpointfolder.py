@@ -26,6 +26,7 @@ FREE = (
     *("run_dir", "resume", "prepare", "recipe", "cluster.", "sync.", "fidelity.", "record."),
     *("trainer.total_steps", "trainer.total_epochs", "trainer.save_freq", "trainer.test_freq", "trainer.val_before_train"),
     *("trainer.keep_last", "trainer.keep_every", "trainer.keep_best", "trainer.max_restarts", "trainer.async_save"),
+    *("trainer.trackers", "trainer.profile."),
     *("data.num_workers", "data.keep_bytes", "data.cache", "reward.num_workers"),
 )
 # What the weights, their optimizer or the order of the rows would not fit.

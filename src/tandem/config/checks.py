@@ -289,6 +289,16 @@ def separate_generators_are_counted(config: Config) -> None:
         )
 
 
+def profiled_steps_and_ranks_exist(config: Config) -> None:
+    profile, world = config.trainer.profile, world_size(config)
+    if wrong := [rank for rank in profile.ranks if not 0 <= rank < world]:
+        raise UserError(
+            f"trainer.profile.ranks names {wrong[0]}", f"the run has training ranks 0 to {world - 1}", "set trainer.profile.ranks=[0]"
+        )
+    if wrong := [step for step in profile.steps if step < 1]:
+        raise UserError(f"trainer.profile.steps names {wrong[0]}", "the first step is 1", "set trainer.profile.steps=[2]")
+
+
 def ports_differ(config: Config) -> None:
     cluster = config.cluster
     if cluster.master_port and cluster.master_port == cluster.dashboard_port:
@@ -322,6 +332,7 @@ RULES = (
     replayed_experts_stay_with_their_layer,
     conversations_are_made_when_they_are_asked_for,
     whole_experts_need_several_devices,
+    profiled_steps_and_ranks_exist,
     ports_differ,
 )
 

@@ -5,7 +5,7 @@ Importing it loads neither torch nor ray, vllm or megatron.
 
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 
 class Section(BaseModel):
@@ -72,6 +72,14 @@ class ParallelConfig(Section):
     vision_tp: bool = Field(False, description="cut the vision tower among the tensor parallel ranks; false: each has all of it")
 
 
+class ProfileConfig(Section):
+    """Where the time of chosen steps goes; `tandem profile RUN` shows what was written."""
+
+    steps: list[int] = Field(default_factory=list, description="steps to write a trace of; empty: none")
+    ranks: list[int] = Field(default_factory=lambda: [0], description="training ranks that write one; empty: all")
+    timeline: bool = Field(False, description="also a timeline of the Python calls of controller, ranks and generators (viztracer)")
+
+
 class TrainerConfig(Section):
     total_steps: int = Field(0, ge=0, description="stop after this many steps; 0: by epochs")
     total_epochs: int = Field(1, ge=1, description="passes over the training rows, when total_steps is 0")
@@ -84,6 +92,10 @@ class TrainerConfig(Section):
     keep_best: bool = Field(False, description="with keep_last: the one with the best held-out accuracy stays too")
     max_restarts: int = Field(0, ge=0, description="times a run that failed goes on by itself, from its last checkpoint")
     test_freq: int = Field(0, ge=0, description="validate every this many steps; 0: only before and after")
+    trackers: list[Literal["console", "tensorboard", "wandb", "swanlab", "mlflow", "trackio"]] = Field(
+        default_factory=list, description="where metrics go beside the run's folder; console: the terminal, which has them in any case"
+    )
+    profile: ProfileConfig = ProfileConfig()
     val_before_train: bool = Field(True, description="validate before the first step")
     nnodes: int = Field(1, ge=1, description="nodes")
     devices_per_node: int = Field(1, ge=1, description="devices (on CPU: training processes) a node")
@@ -100,6 +112,11 @@ class TrainerConfig(Section):
     timeout_s: float = Field(3600, gt=0, description="longest wait for the training ranks in one call: start, scores, update, save")
     collective_timeout_s: float = Field(1800, gt=0, description="longest wait inside one collective of the training ranks")
     stop_grace_s: float = Field(60, ge=0, description="after Ctrl-C or SIGTERM: time to finish the step and save")
+
+    @field_validator("trackers")
+    @classmethod
+    def _each_once(cls, names: list[str]) -> list[str]:
+        return [name for name in dict.fromkeys(names) if name != "console"]
 
 
 class BatchConfig(Section):
@@ -193,10 +210,10 @@ class AlgorithmConfig(Section):
 
 
 class OptimizerConfig(Section):
-    lr: float = Field(1e-6, gt=0)
-    betas: tuple[float, float] = (0.9, 0.999)
-    eps: float = Field(1e-8, gt=0)
-    weight_decay: float = Field(0.0, ge=0)
+    lr: float = Field(1e-6, gt=0, description="learning rate of AdamW, after the warm-up")
+    betas: tuple[float, float] = Field((0.9, 0.999), description="decay rates of AdamW's two moments")
+    eps: float = Field(1e-8, gt=0, description="AdamW's epsilon")
+    weight_decay: float = Field(0.0, ge=0, description="of matrices; norms, biases and decay rates have none")
     clip_grad: float = Field(1.0, ge=0, description="largest global gradient norm; 0: off")
     warmup_steps: int = Field(0, ge=0, description="linear warm-up")
     schedule: Literal["constant", "cosine", "wsd"] = Field(
@@ -228,9 +245,9 @@ class WarmStartConfig(Section):
         0.0, ge=0, le=1, description="stop once the held-out reference answers are this probable; 0: run all steps"
     )
     batch_size: int = Field(32, ge=1, description="rows a step")
-    lr: float = Field(1e-3, gt=0)
-    warmup_steps: int = Field(20, ge=0)
-    weight_decay: float = Field(0.01, ge=0)
+    lr: float = Field(1e-3, gt=0, description="learning rate, after the warm-up")
+    warmup_steps: int = Field(20, ge=0, description="linear warm-up of the learning rate")
+    weight_decay: float = Field(0.01, ge=0, description="as in optimizer.weight_decay")
     test_freq: int = Field(20, ge=1, description="look at the held-out probability every this many steps")
     val_files: list[str] = Field(default_factory=list, description="rows that decide when to stop; empty: data.val_files")
 
@@ -296,7 +313,7 @@ class Config(Section):
         "", description="what is made before the run: `demo` draws data and a tiny model, `geo3k` fetches Geo3K where its files are absent"
     )
     run_dir: str = Field("", description="folder of the run; empty: runs/<recipe>-<time>")
-    device: Literal["auto", "npu", "gpu", "cpu"] = "auto"
+    device: Literal["auto", "npu", "gpu", "cpu"] = Field("auto", description="auto: the variable DEVICE, else what this machine has")
     resume: str = Field(
         "never", description="never; auto: from the newest checkpoint in run_dir, if there is one; or the path of a checkpoint or a run"
     )

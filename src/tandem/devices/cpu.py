@@ -2,6 +2,7 @@
 
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 from tandem.config.schema import ParallelConfig
 
@@ -56,6 +57,13 @@ def process_group(store, rank: int, size: int, timeout: timedelta):
     from torch.distributed import ProcessGroupGloo
 
     return ProcessGroupGloo(store, rank, size, timeout)
+
+
+def profiler() -> Any:
+    """Torch's profiler of this device, not started yet: `start`, `stop`, `export_chrome_trace(path)`."""
+    from torch.profiler import ProfilerActivity, profile
+
+    return profile(activities=[ProfilerActivity.CPU], record_shapes=True)
 
 
 def memory_peak_bytes() -> int:

@@ -2,6 +2,7 @@
 
 import ctypes
 from datetime import timedelta
+from typing import Any
 
 from tandem.config.schema import ParallelConfig
 
@@ -79,6 +80,13 @@ def process_group(store, rank: int, size: int, timeout: timedelta):
     options = ProcessGroupNCCL.Options()
     options._timeout = timeout
     return ProcessGroupNCCL(store, rank, size, options)
+
+
+def profiler() -> Any:
+    """Torch's profiler of this device, not started yet: `start`, `stop`, `export_chrome_trace(path)`."""
+    from torch.profiler import ProfilerActivity, profile
+
+    return profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA], record_shapes=True)
 
 
 def memory_peak_bytes() -> int:

@@ -109,6 +109,14 @@ def process_group(store, rank: int, size: int, timeout: timedelta):
     return ProcessGroupHCCL(store, rank, size, options)
 
 
+def profiler() -> Any:
+    """torch_npu's profiler, not started yet: `start`, `stop`, `export_chrome_trace(path)`."""
+    import torch_npu
+
+    activities = torch_npu.profiler.ProfilerActivity
+    return torch_npu.profiler.profile(activities=[activities.CPU, activities.NPU], record_shapes=True)
+
+
 def memory_peak_bytes() -> int:
     """Peak device memory of this process in bytes."""
     import torch_npu

@@ -37,8 +37,11 @@ class Controller:
 
     def run(self) -> dict[str, Any]:
         """The summary, or {"failure": error, "traceback": text}: the process edge, so that any error reaches the terminal whole."""
+        failed = True
         try:
-            return self._run_task()
+            result = self._run_task()
+            failed = False
+            return result
         except (UserError, RunError) as error:
             log.exception("the run failed")
             return {"failure": error, "traceback": traceback.format_exc()}
@@ -55,6 +58,7 @@ class Controller:
         finally:
             if self._run is not None:
                 self._run.close()
+            self.track.close_trackers(failed)
 
     def _run_task(self) -> dict[str, Any]:
         from tandem import devices
@@ -73,6 +77,7 @@ class Controller:
         paths: dict[str, str] = {}
         if self.task in ("train", "demo", "train-only"):
             self._stoppable = True
+            self.track.open_trackers(config, checkpoint.step if checkpoint else None)
             loop.train(run, checkpoint)
             saved = newest_in(self.run_dir) or (checkpoint.path if checkpoint else None)
             paths["checkpoint"] = str(saved)

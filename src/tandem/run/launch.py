@@ -43,6 +43,7 @@ def launch(config: Config, task: str, console: Console) -> dict[str, Any]:
     check_names(config)
     device, reason = devices.detect(config.device)
     with only_run_in(Path(config.run_dir)), StopSignals() as stop:
+        console.on_reader_gone = stop.count_one
         config, run_dir = begin(config, device.NAME)
         console.emit(Note(f"device {device.NAME}: {reason}"))
         console.emit(Note("; ".join(choose_parts(device, config.model.layers).reasons)))
@@ -57,7 +58,7 @@ def launch(config: Config, task: str, console: Console) -> dict[str, Any]:
             console.emit(Note(note))
         result = _run_to_its_end(config, task, run_dir, device, console, stop)
     if result is None:
-        raise KeyboardInterrupt
+        raise KeyboardInterrupt(*[] if console.is_read else ["nobody reads what it says any more"])
     return result
 
 
@@ -110,9 +111,9 @@ class StopSignals:
 
     def listen(self) -> None:
         for number in self._previous:
-            signal.signal(number, self._note)
+            signal.signal(number, self.count_one)
 
-    def _note(self, *_: Any) -> None:
+    def count_one(self, *_: Any) -> None:
         self.count += 1
 
     def __exit__(self, *_: Any) -> None:

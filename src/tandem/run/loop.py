@@ -22,6 +22,7 @@ from tandem.run.generators import GeneratorsFailed
 from tandem.run.metrics import Stopwatch, sample_metrics, throughput
 from tandem.run.mini_batches import mini_batches
 from tandem.run.penalty import take_kl_from_rewards
+from tandem.run.profile import profiled
 from tandem.run.run import Run
 from tandem.run.samples import Sample, samples_of
 
@@ -41,7 +42,9 @@ def train(run: Run, checkpoint: Checkpoint | None = None) -> None:
         validate(run, done)
     with saved_if_generators_fail(run):
         for step in range(done + 1, run.total_steps + 1):
-            run.track.step(one_step(run, step))
+            with profiled(run, step):
+                metrics = one_step(run, step)
+            run.track.step(metrics)
             stop_if_nothing_is_learned(run, step)
             last = step == run.total_steps or run.stop_requested
             run.settle_save(wait=False)

@@ -9,11 +9,13 @@ from typing import Any
 
 import numpy as np
 
+from tandem.config.schema import Config
 from tandem.run.samples import Sample
 from tandem.track.events import Event, Note, PhaseAdvanced, PhaseEnded, PhaseStarted, StepDone
 from tandem.track.metrics import MetricsLog
 from tandem.track.notes import append_note
 from tandem.track.rollouts import remove_rollouts_after, write_rollouts
+from tandem.track.trackers.group import Trackers, tracked_run
 
 
 class Tracker:
@@ -26,6 +28,7 @@ class Tracker:
         self._events: list[Event] = []
         self._open: list[str] = []
         self._news = threading.Condition()
+        self._outside: Trackers | None = None
 
     def emit(self, event: Event) -> None:
         with self._news:
@@ -97,7 +100,22 @@ class Tracker:
     def rollouts(self, step: int, rows: list[dict[str, Any]]) -> None:
         write_rollouts(self.run_dir, step, rows)
 
+    def open_trackers(self, config: Config, steps_done: int | None) -> None:
+        """Metrics go to `trainer.trackers`, too, from now on. Args: steps_done: when the run goes on from a checkpoint."""
+        trainer = config.trainer
+        if trainer.trackers:
+            name = trainer.experiment_name or self.run_dir.name
+            run = tracked_run(self.run_dir, config.model_dump(mode="json"), trainer.project_name or "tandem", name, steps_done)
+            self._outside = Trackers(trainer.trackers, run, self.note)
+
+    def close_trackers(self, failed: bool) -> None:
+        """Let them send what they have."""
+        if self._outside:
+            self._outside.close(failed)
+
     def _record(self, metrics: dict[str, float]) -> None:
         row = self.metrics.append(metrics)
         self.rows.append(row)
+        if self._outside:
+            self._outside.log(int(metrics["step"]), row)
         self.emit(StepDone(row))

@@ -64,6 +64,7 @@ class TrainRank:
         self._links: dict[int, Any] = {}  # to each engine
         self._writing: dict[bool, Any] = {}  # of the policy, and of the critic (True)
         self._publication: Iterator[Bucket] | None = None
+        self._profile: tuple[Any, Any] | None = None  # operations, Python calls
 
     def place(self) -> tuple[str, list[str]]:
         """The node and the ids of its devices that this rank has."""
@@ -225,6 +226,19 @@ class TrainRank:
 
         return export.write_share(self.engine, Path(source), Path(target))
 
+    def start_profile(self, timeline: bool) -> None:
+        from tandem.run.traces import Operations, Timeline
+
+        self._profile = Operations(self.device), Timeline(f"rank_{self.rank}") if timeline else None
+
+    def stop_profile(self, step: int) -> str:
+        """Write the trace of this step; returns the path of its part of the timeline, empty without one."""
+        assert self._profile is not None, "no profile has begun"
+        (operations, timeline), self._profile = self._profile, None
+        part = timeline.write(self.run_dir, step) if timeline else ""
+        operations.write(self.run_dir, step, self.rank)
+        return part
+
     def memory(self) -> dict[str, int]:
         from tandem.devices import cpu
 
@@ -255,6 +269,7 @@ class Generator:
         self.engine: Any = None
         self._conversations: Any = None
         self._finished: queue.SimpleQueue[tuple[int, list[Completion]]] = queue.SimpleQueue()
+        self._timeline: Any = None
 
     def start(self, model_path: str, banned_token_ids: list[int], stop_token_ids: list[int]) -> tuple[str, list[Identity]]:
         """Load the model. Returns the node, and the processes to kill should the engine hang."""
@@ -334,6 +349,17 @@ class Generator:
 
     def finish_update(self, version: int, expected_names: list[str]) -> Any:
         return self.engine.finish_update(version, expected_names)
+
+    def start_profile(self) -> None:
+        """A timeline; in the thread that generates."""
+        from tandem.run.traces import Timeline
+
+        self._timeline = Timeline(f"generator_{self.index}")
+
+    def stop_profile(self, step: int) -> str:
+        """Returns the path of its part of the timeline; empty when this process is younger than the step."""
+        timeline, self._timeline = self._timeline, None
+        return timeline.write(self.run_dir, step) if timeline else ""
 
     def sleep(self) -> None:
         self.engine.sleep()

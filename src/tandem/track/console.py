@@ -1,27 +1,16 @@
 """Shows the events of a run to the person who waits: never ten seconds of silence."""
 
+import os
 import sys
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable
 from types import TracebackType
 from typing import Self, TextIO
 
 from tandem.track.events import Event, Note, PhaseAdvanced, PhaseEnded, PhaseStarted, StepDone, Table
+from tandem.track.json_view import JsonView
 from tandem.track.views import LiveView, Phase, PlainView
-
-_STEP_LINE = (  # metric, label, format
-    ("reward/mean", "reward", ".3f"),
-    ("accuracy/mean", "accuracy", ".3f"),
-    ("val/accuracy", "held-out", ".3f"),
-    ("response_length/mean", "length", ".1f"),
-    ("kl/ref", "kl", ".2e"),
-    ("fidelity/logprob_abs_diff_mean", "|Δlogp|", ".1e"),
-    ("loss/policy", "loss", ".4f"),
-    ("grad_norm", "grad", ".2f"),
-    ("tokens_per_s", "tokens/s", ".0f"),
-    ("time/step_s", "seconds", ".1f"),
-)
 
 
 class Console:
@@ -32,20 +21,36 @@ class Console:
         live: bars that move; None: when `file` is a terminal.
         file: where to; None: standard output.
         silence_s: a plain line says what is going on after this many seconds without one.
+        verbose: all metrics of a step, and every phase each time.
+        as_json: one JSON object a line, see `json_view.py`.
+
+    When nobody reads any more (`tandem train ... | head`), nothing more is shown and `on_reader_gone` is called, once.
     """
 
-    def __init__(self, quiet: bool = False, live: bool | None = None, file: TextIO | None = None, silence_s: float = 8.0):
+    def __init__(
+        self,
+        quiet: bool = False,
+        live: bool | None = None,
+        file: TextIO | None = None,
+        silence_s: float = 8.0,
+        verbose: bool = False,
+        as_json: bool = False,
+    ):
         self.phase_seconds: dict[str, float] = {}  # total of each ended phase, in order of first end
-        self._quiet, self._silence_s = quiet, silence_s
+        self.on_reader_gone: Callable[[], object] = lambda: None
+        self.is_read = True
+        self._num_ended: dict[str, int] = {}
+        self._quiet, self._silence_s, self._verbose, self._as_json = quiet, silence_s, verbose, as_json
         self._file = file or sys.stdout
-        self._live = (self._file.isatty() if live is None else live) and not quiet
+        self._live = (self._file.isatty() if live is None else live) and not quiet and not as_json
         self._phases: dict[str, Phase] = {}
         self._lock = threading.RLock()
         self._stopped = threading.Event()
         self._started = time.monotonic()
 
     def __enter__(self) -> Self:
-        self._view = LiveView(self._file) if self._live else PlainView(self._file)
+        view = JsonView if self._as_json else LiveView if self._live else PlainView
+        self._view: JsonView | PlainView = view(self._file, self._verbose)
         self._ticker = threading.Thread(target=self._tick, daemon=True, name="tandem-console")
         self._ticker.start()
         return self
@@ -53,21 +58,32 @@ class Console:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None) -> None:
         self._stopped.set()
         self._ticker.join()
-        self._view.stop()
+        self._while_read(self._view.stop)
 
     def emit(self, event: Event) -> None:
         with self._lock:
             if isinstance(event, PhaseEnded):
                 self.phase_seconds[event.name] = self.phase_seconds.get(event.name, 0.0) + event.seconds
-            if isinstance(event, Table):
-                self._view.table(event)
-            elif not self._quiet:
-                self._show(event)
+                self._num_ended[event.name] = self._num_ended.get(event.name, 0) + 1
+            if isinstance(event, Table) or not self._quiet:
+                self._while_read(lambda: self._show(event))
+
+    def _while_read(self, show: Callable[[], None]) -> None:
+        """Call it, unless the other end of the pipe is closed."""
+        if not self.is_read:
+            return
+        try:
+            show()
+        except BrokenPipeError:
+            self.is_read = False
+            with open(os.devnull, "w") as nowhere:  # Python itself writes what is left there when it ends
+                os.dup2(nowhere.fileno(), self._file.fileno())
+            self.on_reader_gone()
 
     def _show(self, event: Event) -> None:
         match event:
             case PhaseStarted(name, total):
-                self._phases[name] = Phase(name, total)
+                self._phases[name] = Phase(name, total, expected_s=self._usual_seconds(name))
                 self._view.started(self._phases[name])
             case PhaseAdvanced(name, done, total) if name in self._phases:
                 phase = self._phases[name]
@@ -77,25 +93,25 @@ class Console:
                 self._phases.pop(name, None)
                 self._view.ended(name, seconds)
             case StepDone(metrics):
-                self._view.line(step_line(metrics))
+                self._view.step(metrics)
             case Note(text):
                 self._view.line(text)
+            case Table():
+                self._view.table(event)
+
+    def _usual_seconds(self, name: str) -> float:
+        """How long the phase took before, on average; 0: it is the first time."""
+        return self.phase_seconds[name] / self._num_ended[name] if name in self._num_ended else 0.0
 
     def _tick(self) -> None:
         while not self._stopped.wait(min(0.5, self._silence_s / 4)):
             with self._lock:
-                seen_to_move = self._view.moves and self._phases
-                if self._quiet or seen_to_move or time.monotonic() - self._view.last_output < self._silence_s:
-                    continue
-                phases = " | ".join(phase.progress() for phase in self._phases.values())
-                self._view.line(phases or f"working ... {time.monotonic() - self._started:.0f} s")
+                if not self._quiet:
+                    self._while_read(self._show_life)
 
-
-def step_line(metrics: Mapping[str, float | None]) -> str:
-    """One line about a step: the metrics that are there, `nan` for a value that was no finite number."""
-    shown = [
-        f"{label} {'nan' if (value := metrics[name]) is None else format(value, spec)}"
-        for name, label, spec in _STEP_LINE
-        if name in metrics
-    ]
-    return "  ".join([f"step {metrics.get('step')}", *shown])
+    def _show_life(self) -> None:
+        for phase in self._phases.values():
+            if phase.expected_s and not phase.total:
+                self._view.advanced(phase)
+        if not (self._view.moves and self._phases) and time.monotonic() - self._view.last_output >= self._silence_s:
+            self._view.working(list(self._phases.values()), time.monotonic() - self._started)

@@ -42,6 +42,7 @@ class Table:
     title: str
     columns: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
+    below: tuple[tuple[str, str], ...] = ()  # name and path: lines of their own, never broken
 
 
 Event = PhaseStarted | PhaseAdvanced | PhaseEnded | StepDone | Note | Table

@@ -1,5 +1,6 @@
 """What a finished run amounts to, from its metrics: a dictionary for `--json`, and a table for people."""
 
+import os
 from collections.abc import Mapping, Sequence
 from statistics import fmean
 from typing import Any
@@ -15,11 +16,10 @@ _LABELS = {
     "reward_first5": "reward, first 5 steps",
     "reward_last5": "reward, last 5 steps",
     "tokens_per_s": "tokens/s",
-    "phase_seconds": "seconds in",
-    "checkpoint": "checkpoint",
-    "export": "export (Hugging Face)",
-    "report": "report",
+    "phase_seconds": "time in",
+    "stopped": "stopped",
 }
+PATHS = {"run_dir": "run", "checkpoint": "checkpoint", "export": "export (Hugging Face)", "report": "report"}
 
 
 def summarize(rows: Sequence[Metrics], phase_seconds: Mapping[str, float], paths: Mapping[str, str]) -> dict[str, Any]:
@@ -49,14 +49,33 @@ def summarize(rows: Sequence[Metrics], phase_seconds: Mapping[str, float], paths
 def summary_table(summary: Mapping[str, Any]) -> Table:
     """A summary for people: known figures first in a fixed order, then whatever else it holds; what is None is left out."""
     rows: list[tuple[str, str]] = []
-    for key in [*_LABELS, *(key for key in summary if key not in _LABELS)]:
+    for key in [*_LABELS, *(key for key in summary if key not in _LABELS and key not in PATHS)]:
         value, label = summary.get(key), _LABELS.get(key, key)
-        if isinstance(value, Mapping):
+        if key == "stopped":
+            rows += [(label, "before its last step; resume=auto goes on")] if value else []
+        elif key == "phase_seconds":
+            rows += [(f"{label} {name}", duration(seconds)) for name, seconds in (value or {}).items()]
+        elif isinstance(value, Mapping):
             parts = {name: part for name, part in value.items() if not isinstance(part, Mapping)}  # deeper ones have a table of their own
             rows += [(f"{label} {name}", _show(part)) for name, part in parts.items()]
         elif value is not None:
             rows.append((label, _show(value)))
-    return Table("Summary", ("", ""), tuple(rows))
+    below = [(label, _from_here(str(summary[key]))) for key, label in PATHS.items() if summary.get(key)]
+    return Table("Summary", ("", ""), tuple(rows), tuple(below))
+
+
+def duration(seconds: float) -> str:
+    """ "0.4 s", "12 s", "2 min 05 s", "1 h 02 min" """
+    if seconds < 60:
+        return f"{seconds:.1f} s" if seconds < 10 else f"{seconds:.0f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    return f"{minutes} min {rest:02d} s" if minutes < 60 else f"{minutes // 60} h {minutes % 60:02d} min"
+
+
+def _from_here(path: str) -> str:
+    """The shorter way to write it."""
+    here = os.path.relpath(path)
+    return path if here.startswith("..") else here
 
 
 def values_of(rows: Sequence[Metrics], name: str) -> list[float]:
@@ -65,6 +84,8 @@ def values_of(rows: Sequence[Metrics], name: str) -> list[float]:
 
 
 def _show(value: Any) -> str:
+    if isinstance(value, list):
+        return " to ".join(map(_show, value))  # an interval
     if isinstance(value, float):
         return f"{value:.1f}" if abs(value) >= 10 else f"{value:.3g}" if abs(value) < 0.01 else f"{value:.3f}"
     return str(value)
