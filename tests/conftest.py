@@ -1,6 +1,7 @@
 """Fixtures shared by the tests: a tiny model folder and prompts made with its own processor, once a session."""
 
 import os
+import signal
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
@@ -11,6 +12,7 @@ import pytest
 
 from tests.examples import make_sequences, write_tiny_model
 
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background job, and so every process of these tests, starts deaf to it
 hypothesis.settings.register_profile("tandem", deadline=None, derandomize=True)  # a busy machine is slow, and CI repeats what it did
 hypothesis.settings.load_profile("tandem")
 

@@ -10,7 +10,7 @@ import pytest
 ARGUMENTS = ["--headless", "--no-sandbox", "--disable-gpu", "--disable-background-networking", "--no-first-run"]
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")  # not longer: while it is open an event loop counts as running in this thread
 def browser():
     playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed: pip install tandem-rl[dev]")
     path = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
