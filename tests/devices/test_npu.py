@@ -116,3 +116,12 @@ def test_a_trace_is_of_host_and_npu(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "torch_npu", SimpleNamespace(profiler=profiler))
     assert npu.profiler() == "profiler"
     assert asked == [{"activities": ["host", "device"], "record_shapes": True}]
+
+
+def test_a_misspelt_device_is_told_where_the_recipe_has_decided(monkeypatch):
+    from tandem import devices
+    from tandem.errors import UserError
+
+    monkeypatch.setenv("DEVICE", "tpu")
+    with pytest.raises(UserError, match="unknown device 'tpu'"):
+        devices.detect("cpu")

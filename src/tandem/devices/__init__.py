@@ -19,8 +19,10 @@ def detect(requested: str = "auto") -> tuple[ModuleType, str]:
     Raises:
         UserError: an unknown name, or a device that was asked for and is not here.
     """
+    if named := os.environ.get("DEVICE", "").lower():
+        check_name(named)  # also where a recipe decides: what is misspelt was meant to decide
     if requested in ("", "auto"):
-        requested = os.environ.get("DEVICE", "").lower()
+        requested = named
         reason = f"DEVICE={requested} asks for it"
     else:
         reason = f"device={requested} asks for it"

@@ -268,7 +268,7 @@ class Generator:
         log_to_file(self.run_dir / "logs" / f"generator_{index}.log")
         self.engine: Any = None
         self._conversations: Any = None
-        self._finished: queue.SimpleQueue[tuple[int, list[Completion]]] = queue.SimpleQueue()
+        self._finished: queue.SimpleQueue[tuple[int, list[Completion]] | None] = queue.SimpleQueue()  # None: the rollout has ended
         self._timeline: Any = None
 
     def start(self, model_path: str, banned_token_ids: list[int], stop_token_ids: list[int]) -> tuple[str, list[Identity]]:
@@ -310,10 +310,13 @@ class Generator:
         """`requests` by their index in the rollout; what is finished leaves through `poll`."""
         indices = list(requests)
         hand_out = lambda at, completions: self._finished.put((indices[at], completions))  # noqa: E731
-        if self._conversations:
-            self.engine.converse(list(requests.values()), version, self._conversations, hand_out)
-        else:
-            self.engine.generate(list(requests.values()), version, hand_out)
+        try:
+            if self._conversations:
+                self.engine.converse(list(requests.values()), version, self._conversations, hand_out)
+            else:
+                self.engine.generate(list(requests.values()), version, hand_out)
+        finally:
+            self._finished.put(None)  # a poll that still waits would wait for nothing
 
     def decode(self, requests: list[Request], version: int) -> list[Completion]:
         """One sample of each request."""
@@ -324,12 +327,12 @@ class Generator:
         return Signs(self.engine.num_steps, self._take_finished(timeout_s))
 
     def _take_finished(self, timeout_s: float) -> list[tuple[int, list[Completion]]]:
-        finished = []
+        taken = []
         with contextlib.suppress(queue.Empty):
-            finished.append(self._finished.get(timeout=timeout_s) if timeout_s else self._finished.get_nowait())
+            taken.append(self._finished.get(timeout=timeout_s) if timeout_s else self._finished.get_nowait())
             while True:
-                finished.append(self._finished.get_nowait())
-        return finished
+                taken.append(self._finished.get_nowait())
+        return [prompt for prompt in taken if prompt is not None]
 
     def begin_update(self, version: int) -> None:
         self._take_finished(0.0)  # of a rollout that was given up
