@@ -135,6 +135,9 @@ def test_a_gpu_s_memory_is_opened_as_the_owner_s_device(rebuilt, monkeypatch):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "5, 6,3")
     handles.open_shared(cuda, handle)
     assert rebuilt == [2]
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES")
+    handles.open_shared(cuda, handle)
+    assert rebuilt == [2, 3], "where all are visible, by the machine's own number"
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "5,6")
     with pytest.raises(RunError, match="GPU 3 cannot be opened: visible here are 5, 6"):
         handles.open_shared(cuda, handle)

@@ -26,7 +26,8 @@ def share(device: ModuleType, data: Tensor) -> bytes:
     if device.NAME == "cpu":
         torch.multiprocessing.set_sharing_strategy("file_system")  # the other strategy hands descriptors to children only
     function, arguments = reductions.reduce_tensor(data)
-    return bytes(ForkingPickler.dumps((_visible(device)[data.device.index or 0], function, arguments)))
+    index, visible = data.device.index or 0, _visible(device)
+    return bytes(ForkingPickler.dumps((visible[index] if visible else str(index), function, arguments)))
 
 
 def open_shared(device: ModuleType, handle: bytes) -> Tensor:
@@ -37,13 +38,14 @@ def open_shared(device: ModuleType, handle: bytes) -> Tensor:
     """
     owner, function, arguments = pickle.loads(handle)
     if device.NAME == "gpu":  # CUDA opens it as the owner's device, which must be visible, and copies from there
-        if owner not in _visible(device):
+        visible = _visible(device)
+        if visible and owner not in visible:
             raise RunError(
-                f"the memory of GPU {owner} cannot be opened: visible here are {', '.join(_visible(device))}",
+                f"the memory of GPU {owner} cannot be opened: visible here are {', '.join(visible)}",
                 "weights go from device to device within a node",
                 "set sync.transport=shared_memory",
             )
-        arguments = _of_device(arguments, _visible(device).index(owner))
+        arguments = _of_device(arguments, visible.index(owner) if visible else int(owner))
     elif device.NAME == "npu":  # CANN maps it into the reader's
         arguments = _of_device(arguments, torch.npu.current_device())
     tensor: Tensor = function(*arguments)
@@ -55,6 +57,6 @@ def _of_device(arguments: tuple, index: int) -> tuple:
 
 
 def _visible(device: ModuleType) -> list[str]:
-    """What the machine calls the devices that are 0, 1, ... here."""
+    """What the machine calls the devices that are 0, 1, ... here; empty where all are visible, by the machine's own numbers."""
     listed = os.environ.get(device.VISIBLE_DEVICES_VARIABLE, "") if device.VISIBLE_DEVICES_VARIABLE else ""
-    return [part.strip() for part in listed.split(",")] if listed else [str(index) for index in range(1024)]
+    return [part.strip() for part in listed.split(",")] if listed else []

@@ -6,7 +6,6 @@ The model is built without memory, for its names, shapes and places in a checkpo
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
-from unittest import mock
 
 import torch
 from megatron.core import dist_checkpointing
@@ -45,8 +44,12 @@ def stream(
 
 def _without_memory(config: Config, hf_config) -> Qwen3_5Model:
     model_config = transformer_config(hf_config, config, parts := choose_parts(cpu, "portable"))
-    with mock.patch.object(torch.cuda, "current_device", lambda: torch.device("meta")):  # where Megatron makes its parameters
+    ours = torch.cuda.current_device
+    torch.cuda.current_device = lambda: torch.device("meta")  # where Megatron makes its parameters
+    try:
         [chunk] = build_chunks(model_config, hf_config, parts)
+    finally:
+        torch.cuda.current_device = ours
     assert all(parameter.is_meta for parameter in chunk.parameters()), "a parameter has memory"
     return chunk
 

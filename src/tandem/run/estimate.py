@@ -9,11 +9,8 @@ from tandem.run.samples import Sample
 
 def by_source(samples: Iterable[Sample]) -> dict[str, dict[str, Estimate]]:
     """Estimates over `all` rows, and, where there are several sources, of each."""
-    rows: dict[str, list[Sample]] = {}
-    for sample in samples:
-        rows.setdefault(sample.prompt.row.id, []).append(sample)
     groups: dict[str, list[Samples]] = {"all": []}
-    for of_row in rows.values():
+    for of_row in _by_row(samples).values():
         one = Samples([s.accuracy for s in of_row], [s.answer for s in of_row])
         groups["all"].append(one)
         source = of_row[0].prompt.row.data_source or "(none)"
@@ -34,10 +31,7 @@ def validation_metrics(samples: list[Sample]) -> dict[str, float]:
 
 def rows_of(samples: Iterable[Sample]) -> Iterable[dict[str, Any]]:
     """A line for each row: its question, its truth, and every sample with the parts of its reward and the grader's reason."""
-    rows: dict[str, list[Sample]] = {}
-    for sample in samples:
-        rows.setdefault(sample.prompt.row.id, []).append(sample)
-    for row_id, of_row in rows.items():
+    for row_id, of_row in _by_row(samples).items():
         row = of_row[0].prompt.row
         yield {
             "row": row_id,
@@ -46,6 +40,13 @@ def rows_of(samples: Iterable[Sample]) -> Iterable[dict[str, Any]]:
             "ground_truth": row.ground_truth,
             "samples": [_told(sample) for sample in of_row],
         }
+
+
+def _by_row(samples: Iterable[Sample]) -> dict[str, list[Sample]]:
+    rows: dict[str, list[Sample]] = {}
+    for sample in samples:
+        rows.setdefault(sample.prompt.row.id, []).append(sample)
+    return rows
 
 
 def _told(sample: Sample) -> dict[str, Any]:
