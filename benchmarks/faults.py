@@ -30,9 +30,9 @@ import psutil
 from rich.console import Console
 from rich.table import Table
 
-from tandem.run.processes import shared_memory_of
-from tandem.run.run_dir import shared_memory_prefix
+from tandem.actors.processes import shared_memory_of
 from tandem.sync.buckets import SHARED_MEMORY
+from tandem.sync.memory import shared_memory_prefix
 from tests.run.equal_runs import differences
 from tests.run.marked import MARK, marked
 

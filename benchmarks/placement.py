@@ -15,7 +15,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
-from tests.run.nodes import cluster_of
+from tests.actors.nodes import cluster_of
 
 NODES, DEVICES = 4, 16
 

@@ -121,9 +121,10 @@ def main() -> int:
 
     import ray
 
+    from tandem.actors import cluster
     from tandem.devices import cpu
     from tandem.rollout.types import SamplingParams, requests_of
-    from tandem.run import assemble, cluster
+    from tandem.run import assemble
     from tandem.run.tracker import Tracker
     from tandem.sync.buckets import SHARED_MEMORY
     from tests.engine.test_packed import weighted

@@ -79,9 +79,10 @@ class BareVllm:
 def compare_engines(config: Config, num_prompts: int, num_turns: int, folder: Path) -> dict:
     import ray
 
+    from tandem.actors import cluster
     from tandem.devices import cpu
     from tandem.rollout.types import SamplingParams, requests_of
-    from tandem.run import assemble, cluster
+    from tandem.run import assemble
     from tandem.run.tracker import Tracker
 
     cluster.start(config, cpu)

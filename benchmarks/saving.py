@@ -82,8 +82,9 @@ def main() -> int:
 
     import ray
 
+    from tandem.actors import cluster
     from tandem.devices import cpu
-    from tandem.run import assemble, cluster
+    from tandem.run import assemble
     from tandem.run.tracker import Tracker
     from tests.engine.test_packed import weighted
     from tests.examples import make_sequences, write_tiny_model

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from tandem.checkpoint import checkpoints
 from tandem.config.checkpointfolder import differences, find_checkpoint, finished_steps, newest_in, read_checkpoint
 from tandem.config.load import load
 from tandem.config.schema import Config
 from tandem.errors import UserError
-from tandem.run import checkpoints
 from tandem.sync.digest import file_digest
 
 

@@ -41,11 +41,11 @@ START = """
 import json, sys
 import recorder
 from tandem.config.load import load
-from tandem.run import workers
-workers.claimed_devices = lambda device: ["5"]
-workers.log_to_file = lambda path: None
+from tandem.actors import train_rank
+train_rank.claimed_devices = lambda device: ["5"]
+train_rank.log_to_file = lambda path: None
 config = load("qwen3_5_35b_a3b", ["device=npu", "trainer.num_threads=2"], env={})
-rank = workers.TrainRank(config, 3, "run")
+rank = train_rank.TrainRank(config, 3, "run")
 import torch
 def meet(backend, **kwargs):
     recorder.record("init_process_group", backend, kwargs["rank"], kwargs["world_size"], "megatron.core" in sys.modules)

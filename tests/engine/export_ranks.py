@@ -5,12 +5,12 @@ from types import SimpleNamespace
 
 import torch
 
+from tandem.checkpoint.export import export
 from tandem.config.schema import ParallelConfig
 from tandem.data.types import Sequence
 from tandem.engine import checkpoint
 from tandem.engine.export import Piece, write_share
 from tandem.errors import UserError
-from tandem.run.export import export
 from tests.engine.ranks import make_engine
 
 

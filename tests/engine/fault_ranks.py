@@ -14,11 +14,11 @@ from unittest import mock
 import torch
 from megatron.core.dist_checkpointing import ShardedTensor
 
+from tandem.checkpoint import checkpoints
 from tandem.config.checkpointfolder import TRAINERS, find_checkpoint
 from tandem.config.schema import ParallelConfig
 from tandem.engine import checkpoint, writing
 from tandem.errors import RunError
-from tandem.run import checkpoints
 from tandem.sync.digest import file_digest
 from tests.engine.ranks import config_for
 

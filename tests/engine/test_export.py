@@ -12,10 +12,10 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
+from tandem.checkpoint.export import export
 from tandem.engine.export import Piece, write_share
 from tandem.errors import RunError, UserError
 from tandem.qwen3_5.checkpoint import HuggingFaceFolder
-from tandem.run.export import export
 from tests.examples import rewrite_weights, tensors_outside_the_model
 from tests.memory import peak_growth
 

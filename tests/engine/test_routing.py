@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 import torch
 
+from tandem.actors.train_group import replayed
 from tandem.config.schema import ParallelConfig
 from tandem.engine.fork_ranks import fork_each
 from tandem.errors import RunError
-from tandem.run.groups import replayed
 from tests.engine.test_packed import weighted
 
 pytestmark = pytest.mark.parallel

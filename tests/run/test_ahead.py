@@ -94,8 +94,9 @@ def test_samples_of_a_version_that_is_not_allowed_stop_the_run(versions, max_sta
 def test_a_split_run_trains_on_samples_one_step_old_and_every_publication_is_proven(tmp_path):
     import ray
 
+    from tandem.actors import cluster
     from tandem.devices import cpu
-    from tandem.run import assemble, cluster, loop
+    from tandem.run import assemble, loop
     from tandem.run.tracker import Tracker
 
     settings = ["trainer.devices_per_node=1", "rollout.placement=split", "rollout.replicas=1", "rollout.max_staleness=1"]

@@ -5,11 +5,11 @@ import math
 import numpy as np
 import pytest
 
+from tandem.checkpoint.checkpoints import write
 from tandem.config.checks import check
 from tandem.config.load import load
 from tandem.errors import UserError
 from tandem.run import critic, loop, passes
-from tandem.run.checkpoints import write
 from tests.run.fake_run import FakeRun
 
 PPO = ["algorithm.advantage=gae", "fidelity.max_logprob_abs_diff_mean=0", "algorithm.whiten=false", "algorithm.lam=1"]
@@ -123,7 +123,7 @@ def test_a_checkpoint_has_a_folder_of_the_critics_and_one_without_is_refused_by_
 
 def test_policy_and_critic_take_turns_on_the_device():
     """What one does begins with the other's way out; with `trainer.offload` both would not fit."""
-    from tandem.run.workers import TrainRank
+    from tandem.actors.train_rank import TrainRank
 
     calls: list[str] = []
 

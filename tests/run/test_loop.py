@@ -21,8 +21,9 @@ OVERRIDES = [
 def run(tmp_path_factory):
     import ray
 
+    from tandem.actors import cluster
     from tandem.devices import cpu
-    from tandem.run import assemble, cluster, sft
+    from tandem.run import assemble, sft
     from tandem.run.tracker import Tracker
 
     run_dir = tmp_path_factory.mktemp("run")

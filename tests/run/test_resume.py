@@ -13,9 +13,9 @@ from types import SimpleNamespace
 import psutil
 import pytest
 
+from tandem.actors.train_rank import TrainRank
 from tandem.config.checkpointfolder import find_checkpoint, read_checkpoint
 from tandem.errors import UserError
-from tandem.run.workers import TrainRank
 from tests.cli.commands import tandem
 from tests.run.equal_runs import differences, metrics_of
 

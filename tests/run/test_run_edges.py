@@ -11,11 +11,12 @@ import numpy as np
 import psutil
 import pytest
 
+from tandem.actors import cluster
 from tandem.algorithms.state import AlgorithmState
 from tandem.config.load import load
 from tandem.config.schema import FidelityConfig, WarmStartConfig
 from tandem.errors import RunError, UserError
-from tandem.run import assemble, cluster, evaluate, launch, loop
+from tandem.run import assemble, evaluate, launch, loop
 from tandem.run.fidelity import check_reference
 from tandem.run.metrics import sample_metrics
 from tandem.run.run import Run

@@ -13,8 +13,9 @@ def decode(replica, requests) -> list[np.ndarray]:
 
 
 def test_both_generators_give_the_numbers_of_a_fresh_load_of_the_same_step(tmp_path):
+    from tandem.actors import cluster
     from tandem.devices import cpu
-    from tandem.run import assemble, cluster
+    from tandem.run import assemble
     from tandem.run.tracker import Tracker
 
     settings = [

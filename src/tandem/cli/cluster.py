@@ -18,7 +18,7 @@ from tandem.config.load import load
 from tandem.config.preflight import check_address
 
 if TYPE_CHECKING:
-    from tandem.run.cluster_check import Place
+    from tandem.actors.cluster_check import Place
 
 cluster = typer.Typer(no_args_is_help=True, help="Look at the Ray cluster.\n\nExample: tandem cluster check demo")
 
@@ -39,8 +39,8 @@ def check_cluster(recipe: Recipe, overrides: Overrides = None, timeout_s: Timeou
     check(config)
     check_address(config.cluster.address)
     device = devices.DEVICES[config.device]
-    from tandem.run import cluster as ray_cluster
-    from tandem.run import cluster_check
+    from tandem.actors import cluster as ray_cluster
+    from tandem.actors import cluster_check
 
     folder = Path(config.run_dir or "runs")
     with result_stream(as_json) as result:  # Ray writes warnings to standard output

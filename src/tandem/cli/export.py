@@ -27,7 +27,7 @@ def export(name: Name, out: Out, dtype: Dtype = "as-stored", model: Model = "", 
 
     Example: tandem export runs/demo-1/40 --out my-model
     """
-    from tandem.run.export_checkpoint import export_checkpoint
+    from tandem.checkpoint.export_step import export_checkpoint
     from tandem.track.console import Console
     from tandem.track.events import PhaseEnded, PhaseStarted
 

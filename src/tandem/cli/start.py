@@ -65,9 +65,10 @@ def start(task: Task, recipe: str, overrides: Sequence[str], shown: Shown, *, dr
 
 def _sweep(run_dir: Path) -> None:
     """Remove the shared memory that a run left which was killed at its very end."""
-    from tandem.run import remains
-    from tandem.run.run_dir import only_run_in, shared_memory_prefix
+    from tandem.actors import remains
+    from tandem.run.run_dir import only_run_in
     from tandem.sync.buckets import cleanup
+    from tandem.sync.memory import shared_memory_prefix
 
     with only_run_in(run_dir):
         remains.remove(run_dir)

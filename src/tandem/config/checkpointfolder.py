@@ -1,7 +1,7 @@
 """Reading a run's checkpoints without a device: which is the newest, is it whole, does it fit the settings.
 
 A checkpoint is a folder `checkpoints/step_<n>` that got this name when everything in it, the manifest last, was on the disk. The manifest
-has the size and the blake3 of every other file. `run/checkpoints.py` writes it.
+has the size and the blake3 of every other file. `checkpoint/checkpoints.py` writes it.
 """
 
 import json

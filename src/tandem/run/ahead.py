@@ -5,11 +5,11 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import Any
 
+from tandem.actors.generator_group import GeneratorGroup
 from tandem.data.loader import Loader
 from tandem.data.types import Prompt
 from tandem.errors import RunError
 from tandem.rollout.types import Completion, SamplingParams
-from tandem.run.generators import GeneratorGroup
 
 
 @dataclass(frozen=True)

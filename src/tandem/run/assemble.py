@@ -1,17 +1,14 @@
 """Make the parts of a run, in the order that finds mistakes early: data, seats, training ranks, generators, graders."""
 
-from collections.abc import Callable
-from contextlib import AbstractContextManager
 from pathlib import Path
 
-from tandem.config.folders import cache_dir
+from tandem.actors import cluster
+from tandem.actors.generator_group import GeneratorGroup
+from tandem.actors.train_group import TrainGroup
 from tandem.config.schema import Config, RewardConfig
-from tandem.data import hub
+from tandem.data.assets import with_assets
 from tandem.rewards import parse_also
 from tandem.rewards.pool import RewardPool
-from tandem.run import cluster
-from tandem.run.generators import GeneratorGroup
-from tandem.run.groups import TrainGroup
 from tandem.run.run import Run
 from tandem.run.tracker import Tracker
 
@@ -60,25 +57,3 @@ def graders(reward: RewardConfig) -> RewardPool:
         batch_size=reward.batch_size,
         memory_limit_bytes=reward.memory_limit_bytes,
     )
-
-
-def with_assets(config: Config, phase: Callable[[str], AbstractContextManager]) -> Config:
-    """The config with the paths of what the recipe makes for itself, or of the model fetched from the hub. Args: phase: shows the work."""
-    if config.prepare == "demo":
-        from tandem.data.demo.assets import prepare_demo
-
-        with phase("making the demo's data and model"):
-            made = prepare_demo(cache_dir() / f"demo-{config.trainer.seed}", config.trainer.seed)
-        updates = {
-            "model": config.model.model_copy(update={"path": config.model.path or made.model_path}),
-            "data": config.data.model_copy(
-                update={"train_files": config.data.train_files or made.train_files, "val_files": config.data.val_files or made.test_files}
-            ),
-            "warm_start": config.warm_start.model_copy(update={"val_files": config.warm_start.val_files or made.val_files}),
-        }
-        config = config.model_copy(update=updates)
-    if not Path(config.model.path).expanduser().is_dir():
-        with phase(f"fetching {config.model.path}"):
-            path = str(hub.fetch(config.model.path, "model", hub.MODEL_FILES))
-            return config.model_copy(update={"model": config.model.model_copy(update={"path": path})})
-    return config

@@ -5,10 +5,10 @@ import traceback
 from pathlib import Path
 from typing import Any
 
+from tandem.actors.actor import log_to_file
 from tandem.config.checkpointfolder import find_checkpoint, newest_in
 from tandem.config.schema import Config
 from tandem.errors import RunError, UserError
-from tandem.run.workers import log_to_file
 
 log = logging.getLogger(__name__)
 

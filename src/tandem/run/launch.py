@@ -11,7 +11,10 @@ from typing import Any
 import psutil
 
 from tandem import devices
+from tandem.actors import remains
+from tandem.actors.processes import end, has_ended, shared_memory_of
 from tandem.algorithms.names import check_names as check_algorithm_names
+from tandem.checkpoint.checkpoints import remove_leftovers
 from tandem.config.checkpointfolder import differences, find_checkpoint, newest_in
 from tandem.config.notes import notes
 from tandem.config.schema import Config
@@ -20,11 +23,9 @@ from tandem.errors import RunError
 from tandem.plan.before_run import plan_before_run
 from tandem.rewards import check_names as check_grader_names
 from tandem.rollout.environment import load_environment
-from tandem.run import remains
-from tandem.run.checkpoints import remove_leftovers
-from tandem.run.processes import end, has_ended, shared_memory_of
-from tandem.run.run_dir import begin, only_run_in, shared_memory_prefix, write_plan
+from tandem.run.run_dir import begin, only_run_in, write_plan
 from tandem.sync import buckets
+from tandem.sync.memory import shared_memory_prefix
 from tandem.track.console import Console
 from tandem.track.events import Note, PhaseEnded, PhaseStarted
 
@@ -123,7 +124,7 @@ class StopSignals:
 
 def _run(config: Config, task: str, run_dir: Path, device, console: Console, stop: StopSignals) -> dict[str, Any] | None:
     """The summary; None when a signal ended the run."""
-    from tandem.run import cluster
+    from tandem.actors import cluster
 
     began = time.monotonic()
     console.emit(PhaseStarted("starting the cluster"))
@@ -153,7 +154,7 @@ def _watch(future: Any, controller: Any, console: Console, until: Callable[[], b
     """
     import ray
 
-    from tandem.run import cluster
+    from tandem.actors import cluster
 
     services = cluster.services()
     while not until():

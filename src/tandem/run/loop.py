@@ -6,6 +6,7 @@ from contextlib import contextmanager
 
 import numpy as np
 
+from tandem.actors.generator_group import GeneratorsFailed
 from tandem.algorithms import advantages, kl, schedules
 from tandem.algorithms.advantages.gae import value_targets
 from tandem.config.checkpointfolder import Checkpoint
@@ -18,7 +19,6 @@ from tandem.run.collect import collect, grade
 from tandem.run.critic import add_values, policy_learns, token_rewards, update_critic, value_metrics
 from tandem.run.estimate import validation_metrics
 from tandem.run.fidelity import check_fidelity, check_reference, correct, fidelity, of_update
-from tandem.run.generators import GeneratorsFailed
 from tandem.run.metrics import Stopwatch, sample_metrics, throughput
 from tandem.run.mini_batches import mini_batches
 from tandem.run.penalty import take_kl_from_rewards

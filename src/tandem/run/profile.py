@@ -8,10 +8,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from tandem.actors.traces import Timeline, join_timeline
+from tandem.actors.waiting import wait
 from tandem.errors import RunError
 from tandem.run.run import Run
-from tandem.run.traces import Timeline, join_timeline
-from tandem.run.waiting import wait
 from tandem.track import profiles
 
 

@@ -11,8 +11,8 @@ from typing import Any
 
 import ray
 
-from tandem.run.generators import EngineFailure, Replica, answers
-from tandem.run.groups import TrainGroup, wait
+from tandem.actors.generator_group import EngineFailure, Replica, answers
+from tandem.actors.train_group import TrainGroup, wait
 from tandem.sync.types import Bucket
 
 DURING = "a publication"

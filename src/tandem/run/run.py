@@ -9,8 +9,12 @@ from pathlib import Path
 
 from transformers import AutoConfig
 
+from tandem.actors.generator_group import EngineFailure, GeneratorGroup, Replica
+from tandem.actors.train_group import TrainGroup
 from tandem.algorithms.advantages import GREEDY_ADVANTAGES
 from tandem.algorithms.state import AlgorithmState
+from tandem.checkpoint import checkpoints, export
+from tandem.checkpoint.saving import Saving
 from tandem.config.checkpointfolder import CRITIC, EXPORTED, FOLDER, REFERENCE, TRAINERS, Checkpoint, read_manifest
 from tandem.config.checks import data_parallel_size, has_critic
 from tandem.config.folders import cache_dir
@@ -29,20 +33,16 @@ from tandem.qwen3_5.checkpoint import HuggingFaceFolder
 from tandem.rewards.pool import RewardPool
 from tandem.rollout.environment import load_environment
 from tandem.rollout.types import SamplingParams
-from tandem.run import checkpoints, export
 from tandem.run.ahead import Batch, Rollouts
 from tandem.run.ahead_json import batch_from_json, batch_to_json
 from tandem.run.canary import canary_prompts, canary_sequences, check_canary
-from tandem.run.generators import EngineFailure, GeneratorGroup, Replica
-from tandem.run.groups import TrainGroup
 from tandem.run.pictures import ImageStore
 from tandem.run.publish import Publication, publish
 from tandem.run.record import rollout_rows
 from tandem.run.replay import Replay
-from tandem.run.run_dir import shared_memory_prefix
 from tandem.run.samples import Sample
-from tandem.run.saving import Saving
 from tandem.run.tracker import Tracker
+from tandem.sync.memory import shared_memory_prefix
 
 log = logging.getLogger(__name__)
 

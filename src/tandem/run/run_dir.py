@@ -7,8 +7,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from blake3 import blake3
-
 from tandem.config.load import resolved_yaml
 from tandem.config.schema import Config
 from tandem.errors import UserError
@@ -57,8 +55,3 @@ def write_plan(run_dir: Path, plan: dict[str, Any]) -> None:
         (run_dir / "plan.json").write_text(json.dumps(plan, indent=1) + "\n")
     except OSError as error:
         raise UserError(f"{run_dir / 'plan.json'} cannot be written", str(error), "make room, or set another run_dir") from error
-
-
-def shared_memory_prefix(run_dir: Path) -> str:
-    """Starts the names of all shared-memory files of the run."""
-    return f"tandem-{blake3(str(run_dir.resolve()).encode()).hexdigest(8)}"

@@ -7,11 +7,11 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 
+from tandem.actors.train_group import TrainGroup
+from tandem.checkpoint.export_check import check_export
 from tandem.config.weightfiles import INDEX, Header
 from tandem.engine.export import Piece, cannot_write, write_at
 from tandem.qwen3_5.checkpoint import HuggingFaceFolder
-from tandem.run.export_check import check_export
-from tandem.run.groups import TrainGroup
 from tandem.sync.digest import sync_path
 
 log = logging.getLogger(__name__)

@@ -7,16 +7,16 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 
+from tandem.checkpoint.export import copied_files, export_files
+from tandem.checkpoint.model_card import CARD, START_CARD, model_card
 from tandem.config.checkpointfolder import TRAINERS, Checkpoint, damaged, named_checkpoint
 from tandem.config.modelfolder import check_model
 from tandem.config.schema import Config, ParallelConfig
 from tandem.config.weightfiles import INDEX, MODEL, TRAINED_DTYPES, Header, Stored, recast
+from tandem.data.assets import with_assets
 from tandem.engine.fork_ranks import fork_ranks
 from tandem.errors import UserError
 from tandem.qwen3_5.checkpoint import HuggingFaceFolder
-from tandem.run.assemble import with_assets
-from tandem.run.export import copied_files, export_files
-from tandem.run.model_card import CARD, START_CARD, model_card
 from tandem.sync.digest import file_digest
 
 DTYPES = {"float32": "F32", "bfloat16": "BF16"}

@@ -10,14 +10,14 @@ from typing import Any
 import ray
 from ray.exceptions import GetTimeoutError, RayActorError, RayError, RayTaskError
 
+from tandem.actors import cluster
+from tandem.actors.generator import Generator
+from tandem.actors.processes import Identity, kill_family
+from tandem.actors.waiting import wait
 from tandem.config.schema import Config
 from tandem.data.types import Prompt
 from tandem.errors import RunError, UserError
 from tandem.rollout.types import Completion, Part, Request, SamplingParams, requests_of
-from tandem.run import cluster
-from tandem.run.processes import Identity, kill_family
-from tandem.run.waiting import wait
-from tandem.run.workers import Generator
 
 log = logging.getLogger(__name__)
 

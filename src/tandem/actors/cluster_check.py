@@ -9,12 +9,12 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from tandem.actors import cluster
+from tandem.actors.actor import claimed_devices
+from tandem.actors.waiting import wait
 from tandem.config.schema import Config
 from tandem.doctor.versions import versions
 from tandem.errors import UserError
-from tandem.run import cluster
-from tandem.run.waiting import wait
-from tandem.run.workers import claimed_devices
 
 SHM = Path("/dev/shm")
 

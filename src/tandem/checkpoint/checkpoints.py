@@ -3,7 +3,7 @@
 import json
 import os
 import shutil
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -129,8 +129,3 @@ def remove_leftovers(run_dir: Path) -> None:
 def _ours(run_dir: Path, suffix: str) -> list[Path]:
     """Folders of that suffix that a run has made; others are their owner's."""
     return [path for path in (run_dir / FOLDER).glob(f"*{suffix}") if STEP.fullmatch(path.stem) or path.stem == REFERENCE]
-
-
-def share_of(names: Iterable[str], rank: int, num_ranks: int) -> list[str]:
-    """The files whose bytes this rank compares, so that all ranks together compare each once."""
-    return sorted(names)[rank::num_ranks]

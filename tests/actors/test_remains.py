@@ -8,8 +8,9 @@ from pathlib import Path
 import psutil
 import pytest
 
+from tandem.actors import cluster, remains
 from tandem.errors import RunError
-from tandem.run import cluster, launch, remains
+from tandem.run import launch
 from tandem.sync.buckets import SHARED_MEMORY
 
 MAKE_ONE = """
@@ -18,7 +19,7 @@ import sys
 import time
 logs = pathlib.Path(sys.argv[1]) / "logs"
 from multiprocessing.shared_memory import SharedMemory
-from tandem.run.remains import noted
+from tandem.actors.remains import noted
 with noted(pathlib.Path(sys.argv[1])):
     segment = SharedMemory(create=True, size=4096)
     if sys.argv[2] == "while":

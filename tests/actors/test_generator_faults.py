@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 import ray
 
+from tandem.actors.generator_group import GeneratorsFailed
 from tandem.config.load import load
 from tandem.errors import RunError
 from tandem.rollout.types import SamplingParams
 from tandem.run import publish
-from tandem.run.generators import GeneratorsFailed
 
 HEALTH_S = 15.0
 OVERRIDES = [
@@ -29,8 +29,9 @@ SAMPLING = SamplingParams(num_samples=4, max_tokens=24, seed=5)
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
+    from tandem.actors import cluster
     from tandem.devices import cpu
-    from tandem.run import assemble, cluster
+    from tandem.run import assemble
     from tandem.run.tracker import Tracker
 
     run_dir = tmp_path_factory.mktemp("run")

@@ -10,11 +10,11 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from tandem.checkpoint import checkpoints, export_step
+from tandem.checkpoint.export_step import export_checkpoint as export
 from tandem.config.schema import ParallelConfig
 from tandem.engine.fork_ranks import fork_each
 from tandem.errors import UserError
-from tandem.run import checkpoints, export_checkpoint
-from tandem.run.export_checkpoint import export_checkpoint as export
 from tests.cli.commands import tandem
 from tests.engine.ranks import config_for
 from tests.examples import rewrite_weights, tensors_outside_the_model
@@ -120,7 +120,7 @@ def test_what_cannot_be_exported_is_told_before_anything_is_written(runs, tmp_pa
     with pytest.raises(UserError, match="no model at"):
         export(str(run), out, phase, model=str(tmp_path / "gone"))
     with monkeypatch.context() as patch:
-        patch.setattr(export_checkpoint.shutil, "disk_usage", lambda path: SimpleNamespace(free=10_000))
+        patch.setattr(export_step.shutil, "disk_usage", lambda path: SimpleNamespace(free=10_000))
         with pytest.raises(UserError, match="not enough room"):
             export(str(run), out, phase)
     shard = min((run / "checkpoints" / "step_000002" / "trainers").glob("*.distcp"))

@@ -10,12 +10,12 @@ from typing import Any
 import numpy as np
 import ray
 
+from tandem.actors.train_rank import TrainRank
+from tandem.actors.waiting import wait
 from tandem.config.schema import Config
 from tandem.data.types import Sequence
 from tandem.engine.export import Piece
 from tandem.errors import RunError
-from tandem.run.waiting import wait
-from tandem.run.workers import TrainRank
 from tandem.sync.types import Meeting
 
 POLL_S = 0.05  # between questions whether a checkpoint has been written

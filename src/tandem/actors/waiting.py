@@ -5,8 +5,8 @@ from typing import Any
 import ray
 from ray.exceptions import GetTimeoutError, RayActorError, RayTaskError
 
+from tandem.actors import cluster
 from tandem.errors import RunError, UserError
-from tandem.run import cluster
 
 
 def wait(futures: list[Any], timeout_s: float, what: str) -> list[Any]:

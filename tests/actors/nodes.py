@@ -1,4 +1,4 @@
-"""A Ray cluster of several nodes on this machine, in a process of its own: python -m tests.run.nodes NUM_NODES DEVICES RESOURCE."""
+"""A Ray cluster of several nodes on this machine, in a process of its own: python -m tests.actors.nodes NUM_NODES DEVICES RESOURCE."""
 
 import contextlib
 import os
@@ -14,7 +14,7 @@ ROOT = Path(__file__).parents[2]
 @contextlib.contextmanager
 def cluster_of(num_nodes: int, devices: int, resource: str) -> Iterator[str]:
     """The address of a cluster with `devices` of `resource` on each node."""
-    command = [sys.executable, "-m", "tests.run.nodes", str(num_nodes), str(devices), resource]
+    command = [sys.executable, "-m", "tests.actors.nodes", str(num_nodes), str(devices), resource]
     env = {**os.environ, "RAY_USAGE_STATS_ENABLED": "0"}
     process = subprocess.Popen(
         command,

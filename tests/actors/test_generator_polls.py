@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from tandem.run.workers import Generator
+from tandem.actors.generator import Generator
 
 
 class Engine:
