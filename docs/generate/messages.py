@@ -21,6 +21,8 @@ ROOMS = {  # in the order in which a run meets them
     "sync": "Weights on their way",
     "engine": "Training ranks",
     "rollout": "Generators",
+    "actors": "The cluster and its processes",
+    "checkpoint": "Checkpoints and exports",
     "run": "A run",
     "rehearse": "Rehearsals",
     "track": "Records, trackers, traces",
