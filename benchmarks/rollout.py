@@ -150,7 +150,7 @@ def main() -> int:
     parser.add_argument("--quick", action="store_true", help="fewer prompts, turns and steps")
     parser.add_argument("--threads", type=int, default=1, help="CPU threads of each engine")
     arguments, overrides = parser.parse_known_args()
-    num_prompts, num_turns, num_steps = (8, 3, 4) if arguments.quick else (32, 7, 10)
+    num_prompts, num_turns, num_steps = (8, 3, 4) if arguments.quick else (32, 15, 10)
     settings = ["rollout.replicas=1", f"rollout.num_threads={arguments.threads}", "data.max_response_length=48", "data.val_max_rows=64"]
     with tempfile.TemporaryDirectory(prefix="tandem-rollout-") as folder:
         run_dir = Path(folder) / "engines"

@@ -131,6 +131,8 @@ class RolloutEngine:
         self._max_model_len = max_model_len
         self._banned = [int(token) for token in banned_token_ids]
         self._stop = [int(token) for token in stop_token_ids]
+        self._is_banned = np.zeros(self._llm.model_config.get_vocab_size(), bool)
+        self._is_banned[self._banned] = True
         self._version: int | None = 0
         self._sleeps = can_sleep(rollout, device)
         self._loads_directly = rollout.direct_load and device == "cpu"
@@ -330,7 +332,7 @@ class RolloutEngine:
                 "the generator's weights or states hold NaN or infinity",
                 "lower optimizer.lr, or try model.dtype=float32; resume from the last checkpoint",
             )
-        assert not np.isin(token_ids, self._banned).any(), f"a banned token was sampled for row {request.prompt.row.id}"
+        assert not self._is_banned[token_ids].any(), f"a banned token was sampled for row {request.prompt.row.id}"
         text = self._tokenizer.decode(sample.token_ids, skip_special_tokens=True)
         experts = None
         if self._replays:
