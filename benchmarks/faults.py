@@ -31,8 +31,7 @@ from rich.console import Console
 from rich.table import Table
 
 from tandem.actors.processes import shared_memory_of
-from tandem.sync.buckets import SHARED_MEMORY
-from tandem.sync.memory import shared_memory_prefix
+from tandem.sync.shared_memory import SHARED_MEMORY, shared_memory_prefix
 from tests.run.equal_runs import differences
 from tests.run.marked import MARK, marked
 

@@ -4,7 +4,8 @@
     python benchmarks/learning.py --algorithms [NAME ...] [--steps 40] [--json FILE] [--svg FILE] [key=value ...]
 
 Without `--algorithms` the demo as it is, GRPO, with several seeds; `--quick` is one seed. With it each algorithm (no name: all) from the
-same warm-started model. Exit code 1 when a run misses the baseline. `--go-on` keeps the runs that are in the JSON file already.
+same warm-started model; what counts is the reward of the same 300 held-out rows, 4 samples each, before the first step and after the last:
+the batches of single steps are of different rows, and their mean reward moves by 0.06 from one to the next whatever is learned. Exit code 1 when a run misses the baseline. `--go-on` keeps the runs that are in the JSON file already.
 """
 
 import argparse
@@ -23,17 +24,18 @@ from tandem.track.metrics import read_metrics
 from tandem.track.plot import line_chart
 
 BASELINE = Path(__file__).with_name("learning_baseline.json")
-FIGURES = ("reward_first5", "reward_last5", "val_accuracy_before", "val_accuracy_after")
+FIGURES = ("reward_first5", "reward_last5", "val_reward_before", "val_reward_after", "val_accuracy_before", "val_accuracy_after")
 
 # Two optimizer steps a batch, or no ratio would ever differ from 1 and all clips would be the same.
-COMMON = ("batch.mini_batch_size=16", "optimizer.lr=4e-4")
+COMMON = ("batch.mini_batch_size=16", "rollout.val_n=4")
 ALGORITHMS: dict[str, tuple[str, ...]] = {
     "grpo": (),
     "dapo": (
         *("algorithm.clip_high=0.28", "algorithm.dynamic_sampling=1", "algorithm.kl.coef=0"),
         *("algorithm.aggregation=token_mean", "reward.overlong_buffer=4"),
     ),
-    "gspo": ("algorithm.loss=gspo", "algorithm.clip_low=3e-4", "algorithm.clip_high=4e-4", "algorithm.aggregation=sequence_mean"),
+    # The paper's clip of 3e-4 is for responses of thousands of tokens: the mean of ten moves much further.
+    "gspo": ("algorithm.loss=gspo", "algorithm.clip_low=0.03", "algorithm.clip_high=0.04", "algorithm.aggregation=sequence_mean"),
     "cispo": ("algorithm.loss=cispo", "algorithm.clip_low=1"),
     "rloo": ("algorithm.advantage=rloo",),
     "reinforce++": ("algorithm.advantage=reinforce_plus_plus", "algorithm.kl.where=reward", "algorithm.kl.kind=k1"),
@@ -50,7 +52,10 @@ def tandem(*arguments: str) -> dict[str, Any]:
 def one_run(name: str, seed: int, folder: Path, overrides: Iterable[str]) -> dict[str, Any]:
     """A run of the demo: its figures, and its reward of each step."""
     summary = tandem("train", "demo", f"run_dir={folder}", f"trainer.seed={seed}", *overrides)
-    rewards = [row["reward/mean"] for row in read_metrics(folder) if "reward/mean" in row]
+    rows = read_metrics(folder)
+    validated = [row["val/reward"] for row in rows if "val/reward" in row]
+    summary |= {"val_reward_before": validated[0], "val_reward_after": validated[-1]}
+    rewards = [row["reward/mean"] for row in rows if "reward/mean" in row]
     return {"algorithm": name, "seed": seed, **{figure: summary[figure] for figure in FIGURES}, "rewards": rewards}
 
 
@@ -70,14 +75,18 @@ def with_algorithms(names: list[str], steps: int, seeds: list[int], folder: Path
 
 
 def table_of(runs: list[dict[str, Any]], baseline: dict[str, float]) -> tuple[Table, int]:
-    """The runs, and how many miss the baseline."""
-    table = Table("algorithm", "seed", "reward first 5", "reward last 5", "rise", "held-out before", "held-out after", "rise")
-    missed = 0
+    """The runs, and how many miss the baseline: the least rise of each pair of figures that it names."""
+    table, missed = Table("algorithm", "seed"), 0
+    for name in ("reward", "held-out reward", "held-out accuracy"):
+        table.add_column(f"{name} {'first 5' if name == 'reward' else 'before'}")
+        table.add_column("last 5" if name == "reward" else "after")
+        table.add_column("rise")
     for run in runs:
-        reward_rise, accuracy_rise = (run[after] - run[before] for before, after in (FIGURES[:2], FIGURES[2:]))
-        missed += reward_rise < baseline["min_reward_rise"] or accuracy_rise < baseline["min_accuracy_rise"]
-        figures = [run[FIGURES[0]], run[FIGURES[1]], reward_rise, run[FIGURES[2]], run[FIGURES[3]], accuracy_rise]
-        table.add_row(run["algorithm"], str(run["seed"]), *(f"{figure:.3f}" for figure in figures))
+        pairs = {"reward": FIGURES[:2], "val_reward": FIGURES[2:4], "val_accuracy": FIGURES[4:]}
+        rises = {name: run[after] - run[before] for name, (before, after) in pairs.items()}
+        missed += any(rises[name] < least for name, least in baseline.items())
+        cells = [cell for name, (before, after) in pairs.items() for cell in (run[before], run[after], rises[name])]
+        table.add_row(run["algorithm"], str(run["seed"]), *(f"{cell:.3f}" for cell in cells))
     return table, missed
 
 

@@ -86,8 +86,9 @@ def copy_seconds(num_bytes: int) -> float:
 
 def send(tensors: dict, bucket_bytes: int, prefix: str, channel) -> None:
     """The training rank's side of `transport_seconds`, in a process of its own: a bucket whenever one is asked for."""
-    from tandem.sync.buckets import SHARED_MEMORY, BucketWriter
+    from tandem.sync.buckets import BucketWriter
     from tandem.sync.memory import shared_files
+    from tandem.sync.shared_memory import SHARED_MEMORY
 
     torch.set_num_threads(1)
     writer = BucketWriter(shared_files(SHARED_MEMORY, prefix), bucket_bytes)
@@ -185,7 +186,7 @@ def main() -> int:
     from tandem.rollout.types import SamplingParams, requests_of
     from tandem.run import assemble
     from tandem.run.tracker import Tracker
-    from tandem.sync.buckets import SHARED_MEMORY
+    from tandem.sync.shared_memory import SHARED_MEMORY
     from tests.engine.test_packed import weighted
     from tests.examples import make_sequences, write_tiny_model
 

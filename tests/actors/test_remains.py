@@ -11,7 +11,7 @@ import pytest
 from tandem.actors import cluster, remains
 from tandem.errors import RunError
 from tandem.run import launch
-from tandem.sync.buckets import SHARED_MEMORY
+from tandem.sync.shared_memory import SHARED_MEMORY
 
 MAKE_ONE = """
 import pathlib

@@ -5,8 +5,9 @@ import os
 
 from tandem.config.schema import RolloutConfig
 from tandem.rollout.engine import engine_environment
-from tandem.sync.buckets import SHARED_MEMORY, BucketWriter
+from tandem.sync.buckets import BucketWriter
 from tandem.sync.memory import shared_files
+from tandem.sync.shared_memory import SHARED_MEMORY
 
 
 def serve(pipe, environment: dict[str, str], arguments: dict) -> None:

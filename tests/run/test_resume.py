@@ -7,12 +7,14 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 
 import psutil
 import pytest
 
+from tandem.actors.janitor import RUN, processes_of
 from tandem.actors.train_rank import TrainRank
 from tandem.config.checkpointfolder import find_checkpoint, read_checkpoint
 from tandem.errors import UserError
@@ -28,6 +30,13 @@ SETTINGS = (
 def start(*settings: str, cwd: Path) -> subprocess.Popen:
     command = [sys.executable, "-m", "tandem", "train", "demo", *settings]
     return subprocess.Popen(command, cwd=cwd, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True)
+
+
+def wait_until(condition: Callable[[], bool], limit_s: float, what: str) -> None:
+    ends = time.monotonic() + limit_s
+    while not condition():
+        assert time.monotonic() < ends, f"not in time: {what}"
+        time.sleep(0.1)
 
 
 def wait_for(process: subprocess.Popen, path: Path, limit_s: float) -> None:
@@ -55,10 +64,12 @@ def test_a_run_whose_rank_and_then_itself_were_killed_ends_as_one_to_which_nothi
     ranks[0].kill()
     wait_for(process, run / "rollouts" / "step_000004.parquet", 240)
     assert "Traceback" in (run / "logs" / "failure_1.log").read_text()
+    mark = next(child.environ()[RUN] for child in psutil.Process(process.pid).children(recursive=True) if RUN in child.environ())
     os.kill(process.pid, signal.SIGKILL)
     process.wait()
-    ended = tandem("train", "demo", "run_dir=run", "resume=auto", *SETTINGS, "--quiet", cwd=tmp_path, timeout=300)
-    assert ended.code == 0, ended.err
+    resumed = start("run_dir=run", "resume=auto", *SETTINGS, "--quiet", cwd=tmp_path)
+    wait_until(lambda: not processes_of(mark), 30, "Ray's agents and all else of the killed run are gone")
+    assert resumed.wait(300) == 0, (run / "logs" / "error.log").read_text()
     assert differences(run, whole) == []
     assert any(row.get("grad_norm", 0) > 0 for row in metrics_of(whole))
     assert len(list(whole.glob("rollouts/*.parquet"))) == 4 and list(whole.glob("export/*.safetensors")), "there is something to compare"

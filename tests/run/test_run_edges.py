@@ -22,7 +22,7 @@ from tandem.run.metrics import sample_metrics
 from tandem.run.run import Run
 from tandem.run.run_dir import only_run_in
 from tandem.run.tracker import Tracker
-from tandem.sync.buckets import SHARED_MEMORY
+from tandem.sync.shared_memory import SHARED_MEMORY
 from tandem.track.events import Table
 
 HOLD = """

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tandem.sync.memory import shared_memory_prefix
+from tandem.sync.shared_memory import shared_memory_prefix
 from tests.run.marked import MARK, marked
 
 MOMENTS = {  # what the terminal has shown when the signal comes

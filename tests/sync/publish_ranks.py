@@ -6,8 +6,9 @@ from pathlib import Path
 
 from tandem.config.schema import ParallelConfig
 from tandem.data.types import Sequence
-from tandem.sync.buckets import SHARED_MEMORY, BucketWriter
+from tandem.sync.buckets import BucketWriter
 from tandem.sync.memory import shared_files
+from tandem.sync.shared_memory import SHARED_MEMORY
 from tandem.sync.types import Bucket
 from tests.engine.export_ranks import export_engine
 from tests.engine.ranks import make_engine

@@ -9,7 +9,7 @@ import numpy as np
 from tandem.config.schema import ParallelConfig, RolloutConfig
 from tandem.engine.fork_ranks import fork_ranks
 from tandem.rollout.types import SamplingParams, requests_of
-from tandem.sync.buckets import cleanup
+from tandem.sync.shared_memory import cleanup
 from tests.rollout.remote import RemoteEngine
 
 LAYOUT = {"tp": 2, "pp": 2, "ep": 2}

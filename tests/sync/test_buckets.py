@@ -15,15 +15,14 @@ from tandem.errors import RunError, UserError
 from tandem.sync.buckets import (
     ALIGNMENT,
     DTYPES,
-    SHARED_MEMORY,
     BucketReader,
     BucketWriter,
-    cleanup,
     copied_bucket,
     file_bytes,
     is_checked,
 )
 from tandem.sync.memory import shared_files
+from tandem.sync.shared_memory import SHARED_MEMORY, cleanup
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ from tandem.actors.actor import claimed_devices, log_to_file, see_only
 from tandem.actors.processes import Identity, family
 from tandem.config.schema import Config
 from tandem.rollout.types import Completion, Part, Request
-from tandem.sync.memory import shared_memory_prefix
+from tandem.sync.shared_memory import shared_memory_prefix
 from tandem.sync.types import Bucket, Meeting
 
 
@@ -117,7 +117,8 @@ class Generator:
 
     def load_bucket(self, bucket: Bucket, data: Any) -> None:
         """Args: data: the bucket's bytes, when they come from another node through Ray."""
-        from tandem.sync.buckets import SHARED_MEMORY, copied_bucket
+        from tandem.sync.buckets import copied_bucket
+        from tandem.sync.shared_memory import SHARED_MEMORY
 
         prefix = shared_memory_prefix(self.run_dir)
         with contextlib.nullcontext(bucket) if data is None else copied_bucket(bucket, data, SHARED_MEMORY, prefix) as here:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import psutil
 
-from tandem.sync.buckets import SHARED_MEMORY
+from tandem.sync.shared_memory import SHARED_MEMORY
 
 
 def end(processes: list[psutil.Process], grace_s: float) -> None:

@@ -16,7 +16,7 @@ from pathlib import Path
 import psutil
 
 from tandem.actors.processes import find, shared_memory_of
-from tandem.sync.buckets import SHARED_MEMORY
+from tandem.sync.shared_memory import SHARED_MEMORY
 
 _SECONDS = 0.5  # between two looks while segments are being made
 

@@ -13,7 +13,7 @@ from typing import Any
 from tandem.actors.actor import claimed_devices, log_to_file, see_only
 from tandem.config.schema import Config
 from tandem.data.types import Sequence
-from tandem.sync.memory import shared_memory_prefix
+from tandem.sync.shared_memory import shared_memory_prefix
 from tandem.sync.types import Bucket, Meeting
 
 
@@ -58,7 +58,7 @@ class TrainRank:
 
         from tandem.engine import groups
         from tandem.engine.engine import Engine
-        from tandem.sync.buckets import cleanup
+        from tandem.sync.shared_memory import cleanup
 
         cleanup(shared_memory_prefix(self.run_dir))  # of a killed run; no rank has begun to publish
         torch.set_num_threads(self.config.trainer.num_threads)
@@ -120,8 +120,8 @@ class TrainRank:
 
     def _bucket_memory(self, prefix: str) -> Any:
         from tandem.devices.handles import share
-        from tandem.sync.buckets import SHARED_MEMORY
         from tandem.sync.memory import DeviceMemory, shared_files
+        from tandem.sync.shared_memory import SHARED_MEMORY
 
         if self.config.sync.transport == "shared_memory":
             return shared_files(SHARED_MEMORY, prefix)

@@ -67,8 +67,7 @@ def _sweep(run_dir: Path) -> None:
     """Remove the shared memory that a run left which was killed at its very end."""
     from tandem.actors import remains
     from tandem.run.run_dir import only_run_in
-    from tandem.sync.buckets import cleanup
-    from tandem.sync.memory import shared_memory_prefix
+    from tandem.sync.shared_memory import cleanup, shared_memory_prefix
 
     with only_run_in(run_dir):
         remains.remove(run_dir)

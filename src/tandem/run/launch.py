@@ -12,6 +12,7 @@ import psutil
 
 from tandem import devices
 from tandem.actors import remains
+from tandem.actors.janitor import Janitor
 from tandem.actors.processes import end, has_ended, shared_memory_of
 from tandem.algorithms.names import check_names as check_algorithm_names
 from tandem.checkpoint.checkpoints import remove_leftovers
@@ -24,8 +25,7 @@ from tandem.plan.before_run import plan_before_run
 from tandem.rewards import check_names as check_grader_names
 from tandem.rollout.environment import load_environment
 from tandem.run.run_dir import begin, only_run_in, write_plan
-from tandem.sync import buckets
-from tandem.sync.memory import shared_memory_prefix
+from tandem.sync.shared_memory import cleanup, shared_memory_prefix
 from tandem.track.console import Console
 from tandem.track.events import Note, PhaseEnded, PhaseStarted
 
@@ -76,9 +76,10 @@ def _run_to_its_end(config: Config, task: str, run_dir: Path, device, console: C
     restart = 0
     while True:
         restart += 1
+        janitor = Janitor(run_dir)
         remove_leftovers(run_dir)
         remains.remove(run_dir)
-        buckets.cleanup(shared_memory_prefix(run_dir))
+        cleanup(shared_memory_prefix(run_dir))
         try:
             return _run(config, task, run_dir, device, console, stop)
         except RunError as error:
@@ -89,6 +90,7 @@ def _run_to_its_end(config: Config, task: str, run_dir: Path, device, console: C
             config = config.model_copy(update={"resume": "auto" if newest_in(run_dir) else config.resume})
         finally:
             _clean_up(run_dir)
+            janitor.dismiss()
 
 
 def check_names(config: Config) -> None:
@@ -205,4 +207,4 @@ def _clean_up(run_dir: Path) -> None:
     for path in theirs:
         path.unlink(missing_ok=True)
     remains.remove(run_dir)
-    buckets.cleanup(shared_memory_prefix(run_dir))
+    cleanup(shared_memory_prefix(run_dir))

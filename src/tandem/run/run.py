@@ -42,7 +42,7 @@ from tandem.run.record import rollout_rows
 from tandem.run.replay import Replay
 from tandem.run.samples import Sample
 from tandem.run.tracker import Tracker
-from tandem.sync.memory import shared_memory_prefix
+from tandem.sync.shared_memory import shared_memory_prefix
 
 log = logging.getLogger(__name__)
 

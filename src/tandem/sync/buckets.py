@@ -4,7 +4,6 @@ import os
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from glob import escape
 from math import prod
 from pathlib import Path
 
@@ -17,7 +16,6 @@ from tandem.errors import RunError
 from tandem.sync.memory import Memory, mapped
 from tandem.sync.types import Bucket, TensorEntry
 
-SHARED_MEMORY = Path("/dev/shm")
 ALIGNMENT = 64  # bytes: a cache line, and a multiple of every dtype's size
 
 # Names as in the safetensors format.
@@ -226,14 +224,6 @@ def copied_bucket(bucket: Bucket, data: np.ndarray, directory: Path, prefix: str
         yield replace(bucket, path=str(path), handle=b"")
     finally:
         path.unlink(missing_ok=True)
-
-
-def cleanup(prefix: str, directory: str | Path = SHARED_MEMORY) -> int:
-    """Remove every bucket file of `prefix`, whoever wrote it. Returns how many there were; calling it again is harmless."""
-    paths = list(Path(directory).glob(f"{escape(prefix)}-*"))
-    for path in paths:
-        path.unlink(missing_ok=True)
-    return len(paths)
 
 
 def _aligned(offset: int) -> int:

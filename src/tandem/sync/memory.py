@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import torch
-from blake3 import blake3
 from torch import Tensor
 
 from tandem.errors import UserError
@@ -75,11 +74,6 @@ class SharedFile:
             os.close(self._fd)
             self._fd = -1
         self.path.unlink(missing_ok=True)
-
-
-def shared_memory_prefix(run_dir: Path) -> str:
-    """Starts the names of all shared-memory files of a run."""
-    return f"tandem-{blake3(str(run_dir.resolve()).encode()).hexdigest(8)}"
 
 
 def shared_files(directory: str | Path, prefix: str) -> Callable[[int, int], Memory]:
