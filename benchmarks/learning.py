@@ -5,7 +5,8 @@
 
 Without `--algorithms` the demo as it is, GRPO, with several seeds; `--quick` is one seed. With it each algorithm (no name: all) from the
 same warm-started model; what counts is the reward of the same 300 held-out rows, 4 samples each, before the first step and after the last:
-the batches of single steps are of different rows, and their mean reward moves by 0.06 from one to the next whatever is learned. Exit code 1 when a run misses the baseline. `--go-on` keeps the runs that are in the JSON file already.
+the batches of single steps are of different rows, and their mean reward moves by 0.06 from one to the next whatever is learned. Exit code 1
+when a run misses the baseline. `--go-on` keeps the runs that are in the JSON file already.
 """
 
 import argparse
