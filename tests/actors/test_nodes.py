@@ -10,8 +10,8 @@ from tandem.actors.cluster import actor_environment, check_resources, without_a_
 from tandem.config.load import load
 from tandem.devices import cpu, npu
 from tandem.errors import UserError
-from tests.cli.commands import tandem
 from tests.actors.nodes import cluster_of
+from tests.cli.commands import tandem
 
 # The 122B recipe's placement with four devices a node in place of sixteen.
 PLACEMENT = ("qwen3_5_122b_a10b", "device=npu", "trainer.devices_per_node=4", "parallel.pp=2", "parallel.ep=4", "rollout.tp=4")

@@ -8,7 +8,6 @@ from torch.distributed import PrefixStore, TCPStore
 
 from tandem.sync.types import Meeting
 
-
 # An engine waits for as long as the ranks send to others before it: whoever asked it to has a limit, and ends it.
 ENGINE_TIMEOUT = timedelta(days=1)
 
