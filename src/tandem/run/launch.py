@@ -21,7 +21,7 @@ from tandem.config.notes import notes
 from tandem.config.schema import Config
 from tandem.devices.parts import choose_parts
 from tandem.errors import RunError
-from tandem.plan.before_run import plan_before_run
+from tandem.plan.before_run import check_sizes, plan_before_run
 from tandem.rewards import check_names as check_grader_names
 from tandem.rollout.environment import load_environment
 from tandem.run.run_dir import begin, only_run_in, write_plan
@@ -48,6 +48,8 @@ def launch(config: Config, task: str, console: Console) -> dict[str, Any]:
         config, run_dir = begin(config, device.NAME)
         console.emit(Note(f"device {device.NAME}: {reason}"))
         console.emit(Note("; ".join(choose_parts(device, config.model.layers).reasons)))
+        if task in ("eval", "rollout-only"):
+            check_sizes(config)
         if task in ("train", "demo"):
             if plan := plan_before_run(config, device.memory_bytes()):
                 write_plan(run_dir, plan)
