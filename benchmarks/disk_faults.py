@@ -2,9 +2,9 @@
 
     python benchmarks/disk_faults.py [--only NAME ...] [--no-resume] [--json FILE]
 
-Each fault strikes a run of 3 steps on CPU that saves after every step. The run must end with one message (what, why, fix) and the right exit
-code, leave no process and no shared memory, and every checkpoint that was whole and not removed must still have its bytes. Then the disk is
-mended and `resume=auto` must end like a run that nothing happened to, bit for bit. Exits 1 unless all of that holds.
+Each fault strikes a run of 3 steps on CPU that saves after every step. The run must end with one message (what, why, fix) and the
+right exit code, leave no process and no shared memory, and every checkpoint that was whole and not removed must still have its bytes. Then
+the disk is mended and `resume=auto` must end like a run that nothing happened to, bit for bit. Exits 1 unless all of that holds.
 
 Disks are mounted in a namespace of this script's own (Linux, `unshare`; root is not needed): nothing outside sees them.
 """
