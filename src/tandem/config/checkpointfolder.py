@@ -143,8 +143,12 @@ def read_manifest(path: Path) -> dict[str, str]:
     if not path.is_dir():
         raise UserError(f"no checkpoint at {path}", "there is no such folder", "give a folder checkpoints/step_<n>, or the run's own")
     manifest = _json(path / MANIFEST)
-    if manifest.get("format") != FORMAT:
-        raise damaged(path / MANIFEST, f"its format is {manifest.get('format')}, this version reads {FORMAT}")
+    if (found := manifest.get("format")) != FORMAT:
+        raise UserError(
+            f"the checkpoint {path} is of another format: {found}",
+            f"this version reads format {FORMAT}; its files may mean something else",
+            "go on with the version of Tandem that wrote it (its state.json names it), or start anew from its export: model.path=RUN/export",
+        )
     files = manifest.get("files")
     if not isinstance(files, dict) or not all(isinstance(told, dict) and {"bytes", "blake3"} <= told.keys() for told in files.values()):
         raise damaged(path / MANIFEST, "it lists no files")
