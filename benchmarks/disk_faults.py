@@ -37,8 +37,8 @@ from tests.run.equal_runs import differences
 from tests.run.marked import MARK, marked
 
 SETTINGS = (
-    *("trainer.total_steps=3", "trainer.save_freq=1", "trainer.deterministic=true", "data.train_batch_size=8", "data.val_files=[]"),
-    *("rollout.n=4", "algorithm.kl.coef=0", "warm_start.max_steps=0"),
+    *("trainer.total_steps=3", "trainer.save_freq=1", "trainer.deterministic=true", "data.train_batch_size=8", "data.val_max_rows=8"),
+    *("rollout.n=4", "algorithm.kl.coef=0", "warm_start.max_steps=0", "trainer.val_before_train=false"),
 )
 DISK_BYTES = 96 << 20
 LIMIT_S = 400.0
@@ -77,12 +77,13 @@ class Case:
     code: int = 1
 
 
-SAVED, WRITING, EXPORTING = "checkpoints/step_000001", "checkpoints/step_000002.tmp", "export.tmp"
+SAVED, WRITING, LAST = "checkpoints/step_000001", "checkpoints/step_000002.tmp", "checkpoints/step_000003"
 CASES = {
     "full": Case(SAVED, fill),
     "full for a checkpoint": Case(SAVED, lambda run: fill(run, 2 << 20)),
     "full while writing one": Case(WRITING, fill),
-    "full while exporting": Case(EXPORTING, fill),
+    "full for the export": Case(LAST, lambda run: fill(run, 1 << 20)),
+    "full for the report": Case("export.json", fill),
     "read-only": Case(SAVED, read_only),
     "read-only checkpoints": Case(SAVED, lambda run: read_only(run / "checkpoints")),
     "read-only rollouts": Case(SAVED, lambda run: read_only(run / "rollouts")),

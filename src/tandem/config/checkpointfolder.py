@@ -147,7 +147,7 @@ def read_manifest(path: Path) -> dict[str, str]:
         raise UserError(
             f"the checkpoint {path} is of another format: {found}",
             f"this version reads format {FORMAT}; its files may mean something else",
-            "go on with the version of Tandem that wrote it (its state.json names it), or start anew from its export: model.path=RUN/export",
+            "go on with the version of Tandem that wrote it (see state.json), or start anew from its export: model.path=RUN/export",
         )
     files = manifest.get("files")
     if not isinstance(files, dict) or not all(isinstance(told, dict) and {"bytes", "blake3"} <= told.keys() for told in files.values()):
