@@ -42,6 +42,7 @@ from tandem.run.record import rollout_rows
 from tandem.run.replay import Replay
 from tandem.run.samples import Sample
 from tandem.run.tracker import Tracker
+from tandem.secrets import without_secrets
 from tandem.sync.shared_memory import shared_memory_prefix
 
 log = logging.getLogger(__name__)
@@ -289,7 +290,7 @@ class Run:
             "loader": self.trained_loader_state,
             "ahead": batch_to_json(ahead) if ahead else None,
             "algorithm": self.algorithm_state.to_dict(),
-            "config": self.given.model_dump(mode="json"),
+            "config": without_secrets(self.given.model_dump(mode="json")),
             "versions": versions(),
         }
         with self.track.phase("saving"):
