@@ -114,6 +114,7 @@ def test_an_engine_that_ends_in_a_publication_holds_the_new_weights_after_it(run
         os.kill(old, number)
     began = time.monotonic()
     assert run.publish(run.version + 1)["publish/canary_abs_diff"] <= 1e-3
+    assert run.generators._num_failures == 1, "one failure counts once"
     assert pid(victim) != old and {replica.version for replica in run.generators.replicas} == {run.version}
     assert time.monotonic() - began < 300, "bounded, however slow the machine"
     generated(run)

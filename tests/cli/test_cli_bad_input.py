@@ -141,3 +141,9 @@ def test_wrong_use_of_the_command_itself(tmp_path: Path) -> None:
         assert ended.code == 2
         assert "Usage: " in ended.err + ended.out
         assert "Traceback" not in ended.err
+
+
+def test_an_evaluation_whose_generator_would_cut_heads_unevenly_is_refused_before_a_cluster_starts(tmp_path: Path) -> None:
+    """vLLM would say so, once Ray has started and the model is being loaded; only training runs make a plan."""
+    ended = tandem("eval", "demo", "device=cpu", "rollout.placement=split", "rollout.tp=3", f"run_dir={tmp_path / 'run'}", cwd=tmp_path)
+    assert ended.code == 2 and "rollout.tp = 3 does not divide the model's num_attention_heads = 4" in ended.err

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tandem.checkpoint import checkpoints
-from tandem.config.checkpointfolder import differences, find_checkpoint, finished_steps, newest_in, read_checkpoint
+from tandem.config.checkpointfolder import FORMAT, differences, find_checkpoint, finished_steps, newest_in, read_checkpoint
 from tandem.config.load import load
 from tandem.config.schema import Config
 from tandem.errors import UserError
@@ -90,6 +90,16 @@ def test_a_manifest_cannot_point_outside_the_checkpoint(tmp_path: Path) -> None:
     (path / "manifest.json").write_text(json.dumps(manifest))
     with pytest.raises(UserError, match="outside the checkpoint"):
         read_checkpoint(path)
+
+
+@pytest.mark.parametrize("other", [FORMAT - 1, FORMAT + 1, "1", None])
+def test_a_checkpoint_of_an_older_or_newer_format_is_refused_and_not_called_damaged(other, tmp_path: Path) -> None:
+    path = write(tmp_path, 3)
+    manifest = json.loads((path / "manifest.json").read_text())
+    (path / "manifest.json").write_text(json.dumps(manifest | {"format": other}))
+    with pytest.raises(UserError, match=f"of another format: {other}") as told:
+        find_checkpoint("auto", tmp_path)
+    assert f"reads format {FORMAT}" in told.value.why and "version of Tandem that wrote it" in told.value.fix
 
 
 def test_a_save_that_ends_at_any_file_operation_leaves_the_one_before_or_a_whole_new_one(tmp_path: Path, monkeypatch) -> None:

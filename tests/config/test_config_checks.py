@@ -60,6 +60,7 @@ def config_of(*overrides: str) -> Config:
         ("rollout.placement=split rollout.replicas=0", "rollout.replicas = 0", "rollout.replicas=1"),
         ("rollout.max_staleness=1", "rollout.max_staleness = 1", "rollout.placement=split"),
         ("device=npu trainer.devices_per_node=4 rollout.replicas=1 rollout.tp=3", "rollout.tp = 3", "rollout.tp=2"),
+        ("device=cpu trainer.devices_per_node=1 rollout.tp=2", "rollout.tp = 2", "rollout.tp=1"),
         ("algorithm.kl.target=1 algorithm.kl.horizon=100", "algorithm.kl.horizon = 100", "algorithm.kl.horizon=1280"),
         ("trainer.total_steps=9 algorithm.dynamic_sampling=2 algorithm.advantage=remax", "algorithm.dynamic_sampling", "grpo"),
         ("optimizer.betas=[0.9,1]", "optimizer.betas = [0.9, 1.0]", "[0.9, 0.999]"),

@@ -81,7 +81,23 @@ def test_a_checkpoint_that_cannot_be_written_is_an_error_that_says_why(tiny_mode
     assert "File too large" in told[0]
 
 
-def test_a_save_interrupted_at_any_file_operation_of_rank_or_controller_leaves_the_checkpoint_before(tmp_path):
-    [told] = fork_ranks("tests.engine.fault_ranks:interrupted_saves", ParallelConfig(), 1, folder=str(tmp_path))
-    assert told["wrong"] == []
-    assert told["refused"] > 30 and told["killed"] > 30, "every operation once"
+@pytest.fixture(scope="module")
+def faults(tmp_path_factory) -> list:
+    """Of one rank: saves that are interrupted, and loads of checkpoints with foreign pickles."""
+    calls = [("tests.engine.fault_ranks:interrupted_saves", "saves"), ("tests.engine.hostile_ranks:hostile_loads", "hostile")]
+    results = fork_each([(call, ParallelConfig(), 1, {"folder": str(tmp_path_factory.mktemp(name))}) for call, name in calls])
+    return [told for [told] in results]
+
+
+def test_a_save_interrupted_at_any_file_operation_of_rank_or_controller_leaves_the_checkpoint_before(faults):
+    assert faults[0]["wrong"] == []
+    assert faults[0]["refused"] > 30 and faults[0]["killed"] > 30, "every operation once"
+
+
+@pytest.mark.parametrize("place", [".metadata", "common.pt", "__0_0.distcp"])
+def test_a_pickle_in_a_checkpoint_that_names_a_command_is_refused_and_does_not_run(place, faults):
+    """Sizes and checksums would not stop it: whoever writes such a file writes its manifest, too."""
+    told, ran = faults[1][place]
+    assert not ran
+    assert "names code to run" in told and "system" in told
+    assert faults[1]["nowhere"] == ("loaded 0.5 3 4950.0", False), "the same checkpoint without it loads"

@@ -5,8 +5,8 @@ import pytest
 import torch
 
 from tandem.config.schema import RolloutConfig
-from tandem.errors import RunError
-from tandem.rollout.engine import chosen_experts, engine_arguments, engine_environment
+from tandem.errors import RunError, UserError
+from tandem.rollout.engine import check_returns_experts, chosen_experts, engine_arguments, engine_environment
 from tandem.rollout.types import Request, SamplingParams
 from tests.rollout.reference import NEAR_TIE, Reference
 from tests.rollout.remote import RemoteEngine
@@ -61,3 +61,12 @@ def test_where_vllm_records_by_itself_it_is_asked_to(device):
     asked = engine_arguments("m", rollout, "bfloat16", 64, 0, device).get("enable_return_routed_experts", False)
     assert asked == (device != "cpu")
     assert ("VLLM_USE_V2_MODEL_RUNNER" in engine_environment(rollout, device)) == (device == "gpu")
+
+
+def test_a_build_of_vllm_that_cannot_return_experts_is_told_before_it_loads():
+    """vLLM itself raises a TypeError about an unexpected keyword, which nobody would take for a missing feature."""
+    arguments = engine_arguments("m", RolloutConfig(router_replay=True), "bfloat16", 64, 0, "gpu")
+    check_returns_experts(arguments, arguments)
+    with pytest.raises(UserError, match="does not return which experts it chose"):
+        check_returns_experts(arguments, {"model"})
+    check_returns_experts(engine_arguments("m", RolloutConfig(), "bfloat16", 64, 0, "gpu"), {"model"})

@@ -1,9 +1,16 @@
 """In which order a publication asks a training rank, which answers one call after the other."""
 
+import threading
+import time
+from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import TimeoutError as FutureTimeout
 from types import SimpleNamespace
 
 import pytest
+from ray.exceptions import GetTimeoutError, RayTaskError
 
+from tandem.actors import generator_group
+from tandem.actors.generator_group import Replica
 from tandem.run import publish as module
 from tandem.sync.types import Bucket, TensorEntry
 
@@ -65,3 +72,52 @@ def test_a_rank_joins_an_engine_once_and_sends_a_bucket_before_it_makes_the_next
         joins = ["join 5 in engine5.1"] if first else []
         assert rank.asked == [*joins, "next", *(call for n in (1, 2, 3) for call in (f"send t{n} to 5", "next"))]
         assert [name for name, _ in heard] == ["join"] * first + ["begin"] + ["load"] * 3 + ["finish"]
+
+
+class OneAfterTheOther:
+    """A rank whose calls run in its own thread, in their order, and engines that load what was sent to them. Answers are futures."""
+
+    def __init__(self, stuck: int, send_seconds: float):
+        self.pool, self.arrived = ThreadPoolExecutor(1), {index: threading.Event() for index in range(3)}
+        self.stuck, self.send_seconds = stuck, send_seconds
+        self.send = SimpleNamespace(remote=lambda index, bucket: self.pool.submit(self._send, index))
+
+    def _send(self, index: int) -> None:
+        time.sleep(self.send_seconds)
+        if index == self.stuck:
+            raise RuntimeError("Timed out waiting for send operation to complete")
+        self.arrived[index].set()
+
+    def engine(self, index: int) -> Replica:
+        def load_bucket(bucket, data) -> Future:
+            future: Future = Future()
+            threading.Thread(target=lambda: self.arrived[index].wait() and future.set_result(None), daemon=True).start()
+            return future
+
+        return Replica(index, lambda: SimpleNamespace(load_bucket=SimpleNamespace(remote=load_bucket)), lambda actor: None)
+
+
+def got(future: Future, timeout: float):
+    """As `ray.get`."""
+    try:
+        return future.result(timeout)
+    except FutureTimeout as error:
+        raise GetTimeoutError from error
+    except RuntimeError as error:
+        raise RayTaskError("send", f"trace\n{error}", error) from error
+
+
+def test_an_engine_that_does_not_take_what_a_rank_sends_is_the_only_one_that_fails(monkeypatch) -> None:
+    """The others wait behind it in the rank's queue for as long as they may take themselves: one that hung made all of them fail."""
+    limit = 0.5
+    rank = OneAfterTheOther(stuck=0, send_seconds=limit)
+    monkeypatch.setattr(module, "GRACE_SECONDS", 0.2)
+    monkeypatch.setattr(generator_group.ray, "get", got)
+    engines = [rank.engine(index) for index in range(3)]
+    tell = module.Audience(list(engines), failed := {}, limit)
+    bucket = Bucket(1, (TensorEntry("t", "F32", (1,), 0, 4, "", 0, True),), sender=0)
+    for one in engines:
+        one.is_linked = True
+    tell.load(bucket, "here", tell.forward(rank, bucket, "here"))
+    assert list(failed) == engines[:1] and failed[engines[0]].lost
+    assert tell.replicas == engines[1:] and [one.is_linked for one in engines] == [False, True, True]

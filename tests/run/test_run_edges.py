@@ -174,8 +174,10 @@ def test_the_trainer_makes_room_before_generators_start_and_they_sleep_until_the
         "eval": ["Group.wait_until_ready", "generators.start"],
     }.items():
         calls.clear()
-        assemble.assemble(load("demo", env={}), None, task, tmp_path, Tracker(tmp_path))
+        run = assemble.assemble(load("demo", env={}), None, task, tmp_path, Tracker(tmp_path))
         assert [call for call in calls if call != "trainers.places"] == expected
+        if hasattr(run, "generators"):
+            assert ("catch_up" in vars(run.generators)) == (task == "train"), "without trainers a new engine has the right weights"
 
 
 def test_a_stop_saves_before_it_validates_and_no_reference_is_kept_without_a_kl_term(monkeypatch) -> None:

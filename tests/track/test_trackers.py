@@ -14,7 +14,7 @@ import pytest
 from tandem.config.load import load
 from tandem.errors import UserError
 from tandem.run.tracker import Tracker
-from tandem.track.secrets import without_secrets
+from tandem.secrets import without_secrets
 from tandem.track.trackers import PACKAGES, check_installed
 from tandem.track.trackers.group import Trackers, tracked_run
 

@@ -5,6 +5,8 @@ import os
 import sys
 from pathlib import Path
 
+from tandem.secrets import SecretlessFormatter
+
 
 def log_to_file(path: Path) -> None:
     """Send this process's logging, standard output and standard error to a file, native libraries' included."""
@@ -15,7 +17,9 @@ def log_to_file(path: Path) -> None:
     os.dup2(fd, 1)
     os.dup2(fd, 2)
     os.close(fd)
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s", stream=sys.stderr, force=True)
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(SecretlessFormatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+    logging.basicConfig(level=logging.INFO, handlers=[handler], force=True)
 
 
 def claimed_devices(device) -> list[str]:

@@ -36,6 +36,7 @@ class Replica:
         self.index, self._make, self._start = index, make, start
         self.version = 0
         self.is_linked, self.num_links = False, 0  # to the training ranks, with sync.transport=collective
+        self.has_refused = False  # its last publication, and lives on
         self.node, self.family = "", list[Identity]()
         self.actor: Any = make()
 
@@ -51,7 +52,7 @@ class Replica:
         """Kill the engine, whatever state it is in, and make another in its seat; it must be started."""
         cluster.run_on(self.node, kill_family, self.family, timeout_s=KILL_SECONDS)
         ray.kill(self.actor)
-        self.actor, self.is_linked = self._make(), False
+        self.actor, self.is_linked, self.has_refused = self._make(), False, False
 
 
 class GeneratorGroup:
@@ -74,7 +75,8 @@ class GeneratorGroup:
     ):
         self.config, self.note, self.progress = config, note, progress
         self.timeout_s, self.health_timeout_s = config.rollout.timeout_s, config.rollout.health_timeout_s
-        self.catch_up: Callable[[list[Replica]], None]  # set by the run: publishes the trainers' present weights to some replicas
+        # With trainers the run's own: publishes their present weights to some replicas. Without them all have the start model's.
+        self.catch_up: Callable[[list[Replica]], object] = lambda replicas: None
         self._start_arguments: tuple[Any, ...] = ()
         self._num_failures = 0
         actor = cluster.answering_aside(Generator, "poll")
@@ -125,9 +127,15 @@ class GeneratorGroup:
         """Free the devices that the trainer shares: weights and caches are forgotten. Nothing with devices of their own."""
         self._change_memory(self.replicas, "sleep")
 
-    def wake(self, replicas: list[Replica], part: Part) -> None:
-        """Allocate what `sleep` freed: the weights before a publication, the caches after it."""
-        self._change_memory(replicas, "wake", part)
+    def wake_weights(self) -> None:
+        """Allocate all engines' weights again, before a publication."""
+        self._change_memory(self.replicas, "wake", "weights")
+
+    def wake_caches(self, replicas: list[Replica], failed: dict[Replica, "EngineFailure"]) -> None:
+        """Allocate the caches again, after a publication. Engines that fail are added to `failed`: a new one would not have the weights."""
+        if not cluster.own_devices(self.config):
+            part: Part = "kv_cache"
+            answers({replica: replica.actor.wake.remote(part) for replica in replicas}, self.health_timeout_s, "its wake", failed)
 
     def _change_memory(self, replicas: list[Replica], method: str, *args: Any) -> None:
         while replicas and not cluster.own_devices(self.config):  # a new engine is awake, and must do it too
@@ -146,11 +154,13 @@ class GeneratorGroup:
         return answers(calls, self.health_timeout_s, "decoding the canary", failed)
 
     def replace_failed(self, failed: dict[Replica, "EngineFailure"]) -> None:
-        """Count failures and start anew what does not answer any more: it is behind until the next publication."""
+        """Count failures and start anew what is lost, or has failed twice in a row: it is behind until the next publication."""
         for replica, failure in failed.items():
             self.failed(replica, failure)
-            if failure.lost:
+            if failure.lost or replica.has_refused:
                 self.renew(replica)
+            else:
+                replica.has_refused = True
 
     def failed(self, replica: Replica, failure: "EngineFailure") -> None:
         """Count a failure. Raises GeneratorsFailed when there were too many."""
@@ -212,7 +222,8 @@ class Rollout:
 
 
 class EngineFailure(Exception):
-    """An engine died, hangs, or answered with an error that a fresh one may not have. `lost`: it does not answer any more."""
+    """An engine died, hangs, or answered with an error that a fresh one may not have. `lost`: it does not answer any more, or with an
+    error that is none of ours, as when one of its workers or its device is gone."""
 
     def __init__(self, during: str, what: str, traceback: str, *, lost: bool):
         super().__init__(what)
@@ -227,10 +238,9 @@ def failure_of(error: RayError, during: str) -> EngineFailure:
         return EngineFailure(during, "its process died", cluster.cause_of_death(error), lost=True)
     if isinstance(error, GetTimeoutError):
         return EngineFailure(during, "it did not answer in time", str(error), lost=True)
-    what = (
-        error.cause.what if isinstance(error, RayTaskError) and isinstance(error.cause, RunError) else str(error).strip().splitlines()[-1]
-    )
-    return EngineFailure(during, what, str(error), lost=False)
+    if isinstance(error, RayTaskError) and isinstance(error.cause, RunError):
+        return EngineFailure(during, error.cause.what, str(error), lost=False)
+    return EngineFailure(during, str(error).strip().splitlines()[-1], str(error), lost=True)
 
 
 def answers(calls: dict[Replica, Any], timeout_s: float, during: str, failed: dict[Replica, EngineFailure]) -> dict[Replica, Any]:

@@ -8,6 +8,20 @@ from ray.exceptions import GetTimeoutError, RayActorError, RayTaskError
 from tandem.actors import cluster
 from tandem.errors import RunError, UserError
 
+# Cheapest first, as `tandem plan` tries them.
+MORE_MEMORY = (
+    "set trainer.recompute=full, a smaller batch.max_tokens_per_device, trainer.offload=true or optimizer.on_cpu=true, "
+    "or a smaller rollout.memory_share where generators share the device; `tandem plan` says what each saves"
+)
+_OUT_OF_MEMORY = ("out of memory", "can't allocate memory", "not enough memory")  # of CUDA and CANN, of torch on a CPU
+
+
+def is_out_of_memory(cause: BaseException) -> bool:
+    """Whether a device or the host had no room for a tensor. By name and words: each backend raises its own, and torch is not here."""
+    if isinstance(cause, MemoryError) or type(cause).__name__ == "OutOfMemoryError":
+        return True
+    return isinstance(cause, RuntimeError) and any(words in str(cause) for words in _OUT_OF_MEMORY)
+
 
 def wait(futures: list[Any], timeout_s: float, what: str) -> list[Any]:
     """Results in order, or the first failure as it happened on the other side.
@@ -28,6 +42,8 @@ def wait(futures: list[Any], timeout_s: float, what: str) -> list[Any]:
         if isinstance(error.cause, UserError | RunError):
             raise error.cause from error
         told = str(error.cause).strip().splitlines() or ["no message"]
+        if is_out_of_memory(error.cause):
+            raise RunError(f"{what} ran out of memory", told[0], MORE_MEMORY) from error
         raise RunError(
             f"{what} failed: {type(error.cause).__name__}: {told[0]}", "this is not one of the failures Tandem knows", "see the traceback"
         ) from error

@@ -11,6 +11,7 @@ from types import FrameType
 
 from tandem.config.folders import cache_dir
 from tandem.errors import RunError, UserError
+from tandem.secrets import without_secrets
 
 STOPPED = 3
 _CTRL_C = 130  # typer's code for a KeyboardInterrupt it met outside our code
@@ -83,19 +84,20 @@ def _interrupt(number: int, frame: FrameType | None) -> None:
 
 
 def _say(message: str) -> None:
-    sys.stderr.write(f"tandem: {message}\n")
+    sys.stderr.write(f"tandem: {without_secrets(message)}\n")
 
 
 def _write_traceback() -> Path:
     """Write the exception being handled to the run's logs/error.log; before there is a run, to a file in the user's cache."""
+    told = without_secrets(traceback.format_exc())
     folder = _run_dir / "logs" if _run_dir and _run_dir.is_dir() else cache_dir()
     try:
         folder.mkdir(parents=True, exist_ok=True)
         path = folder / "error.log"
-        path.write_text(traceback.format_exc(), encoding="utf-8")
+        path.write_text(told, encoding="utf-8")
     except OSError:  # a full or read-only disk must not hide the fault itself
         descriptor, name = tempfile.mkstemp(prefix="tandem-error-", suffix=".log")
         path = Path(name)
         with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-            file.write(traceback.format_exc())
+            file.write(told)
     return path

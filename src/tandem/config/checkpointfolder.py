@@ -15,6 +15,7 @@ from pydantic import ValidationError
 from tandem.config.keys import SETTINGS
 from tandem.config.schema import Config
 from tandem.errors import UserError
+from tandem.secrets import without_secrets
 
 FORMAT = 1
 STEP = re.compile(r"step_\d{6,}", re.ASCII)
@@ -142,8 +143,12 @@ def read_manifest(path: Path) -> dict[str, str]:
     if not path.is_dir():
         raise UserError(f"no checkpoint at {path}", "there is no such folder", "give a folder checkpoints/step_<n>, or the run's own")
     manifest = _json(path / MANIFEST)
-    if manifest.get("format") != FORMAT:
-        raise damaged(path / MANIFEST, f"its format is {manifest.get('format')}, this version reads {FORMAT}")
+    if (found := manifest.get("format")) != FORMAT:
+        raise UserError(
+            f"the checkpoint {path} is of another format: {found}",
+            f"this version reads format {FORMAT}; its files may mean something else",
+            "go on with the version of Tandem that wrote it (see state.json), or start anew from its export: model.path=RUN/export",
+        )
     files = manifest.get("files")
     if not isinstance(files, dict) or not all(isinstance(told, dict) and {"bytes", "blake3"} <= told.keys() for told in files.values()):
         raise damaged(path / MANIFEST, "it lists no files")
@@ -161,6 +166,8 @@ def read_manifest(path: Path) -> dict[str, str]:
 def differences(state: dict[str, Any], now: Config) -> list[tuple[str, Any, Any]]:
     """(key, saved, now) of every setting that differs and is not free to. Defaults stand for settings that the saved run did not know.
 
+    Secrets in them are neither compared nor told: they are not saved.
+
     Args:
         state: of the checkpoint.
 
@@ -176,9 +183,7 @@ def differences(state: dict[str, Any], now: Config) -> list[tuple[str, Any, Any]
             error.errors()[0]["msg"],
             "go on with the version that wrote it",
         ) from error
-    changed = [
-        (key, old, new) for key in SETTINGS if (old := value_of(before, key)) != (new := value_of(now, key)) and not _among(key, FREE)
-    ]
+    changed = [(key, old, new) for key in SETTINGS if (old := _told(before, key)) != (new := _told(now, key)) and not _among(key, FREE)]
     changed = [change for change in changed if change[0] != "device" or now.device != "auto"]
     fixed_keys = FIXED + (OF_A_BATCH if state.get("ahead") else ())
     if fixed := [change for change in changed if _among(change[0], fixed_keys)]:
@@ -217,6 +222,11 @@ def value_of(config: Config, key: str) -> Any:
     for name in key.split("."):
         value = getattr(value, name)
     return value
+
+
+def _told(config: Config, key: str) -> Any:
+    value = value_of(config, key)
+    return without_secrets(value) if isinstance(value, str | list) else value
 
 
 def damaged(file: Path, why: str) -> UserError:

@@ -272,7 +272,7 @@ def a_tensor_parallel_group_stays_on_a_node(config: Config) -> None:
 def a_generator_fits_on_a_node(config: Config) -> None:
     """Its workers share memory, and weights reach them through it."""
     rollout, per_node = config.rollout, config.trainer.devices_per_node
-    if rollout.placement == "colocated" and config.device in ("gpu", "npu") and per_node % rollout.tp:
+    if rollout.placement == "colocated" and per_node % rollout.tp:
         raise UserError(
             f"rollout.tp = {rollout.tp} does not divide the {per_node} devices of a node",
             "a generator never spans nodes, and shares each device with one training rank",

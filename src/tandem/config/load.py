@@ -122,9 +122,9 @@ def with_replicas(config: Config) -> Config:
     return config.model_copy(update={"rollout": rollout.model_copy(update={"replicas": replicas})})
 
 
-def resolved_yaml(config: Config) -> str:
-    """Every setting as YAML; `load` of a file with this text gives an equal configuration."""
-    settings = config.model_dump(mode="json")
+def resolved_yaml(config: Config | dict[str, Any]) -> str:
+    """Every setting as YAML; `load` of a file with this text gives an equal configuration. Args: config: or the same dumped as JSON."""
+    settings = config.model_dump(mode="json") if isinstance(config, Config) else config
     text: str = yaml.safe_dump(settings, sort_keys=False, allow_unicode=True)
     # PyYAML writes these as they are and reads them as the end of a line
     return yaml.safe_dump(settings, sort_keys=False) if set(text) & set("\x85\u2028\u2029") else text

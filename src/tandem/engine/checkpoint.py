@@ -9,11 +9,12 @@ from typing import Any
 
 import numpy as np
 import torch
-from megatron.core import dist_checkpointing, tensor_parallel
+from megatron.core import tensor_parallel
 from megatron.core.dist_checkpointing.dict_utils import nested_values
 from safetensors.torch import load_file
 from torch import Tensor
 
+from tandem.engine import loading
 from tandem.engine.optimizer import own_step_counts
 from tandem.engine.writing import Writing, Written
 from tandem.errors import RunError
@@ -101,9 +102,9 @@ def _of_all(writing: Writing) -> list[Written]:
 
 
 def load(engine, path: Path, *, optimizer: bool = True) -> None:
-    """Collective. Fill the model, and the optimizer, which has been started, and the random number generators."""
+    """Collective. Fill the model, and the optimizer, which has been started, and the random number generators. Raises as `loading.load`."""
     engine.bring_back()
-    state = dist_checkpointing.load(_sharded_state(engine, is_loading=True) if optimizer else _sharded_model(engine), str(path))
+    state = loading.load(_sharded_state(engine, is_loading=True) if optimizer else _sharded_model(engine), path)
     for name, chunk in zip(_chunk_names(engine), engine.chunks):
         chunk.load_state_dict(state[name])
     if not optimizer:

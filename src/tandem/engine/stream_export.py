@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from megatron.core import dist_checkpointing
 from torch import Tensor
 
 from tandem.config.schema import Config, ParallelConfig
 from tandem.devices import cpu
 from tandem.devices.parts import choose_parts
+from tandem.engine import loading
 from tandem.engine.export import Piece, write_tensors
 from tandem.qwen3_5 import weights
 from tandem.qwen3_5.build import build_chunks
@@ -65,7 +65,7 @@ def tensors(chunk: Qwen3_5Model, trainers: Path, source: HuggingFaceFolder, grou
             if entry.megatron.endswith(weights.FP32) and source.get(entry.hf[0]).dtype == torch.float32:
                 dtype = torch.float32
             wanted[entry.megatron] = _with_memory(shard, dtype)
-        loaded = dist_checkpointing.load(wanted, str(trainers), validate_access_integrity=False)
+        loaded = loading.load(wanted, trainers, validate_access_integrity=False)
         for entry in group:
             yield from zip(entry.hf, entry.rule.merge([loaded[entry.megatron]]))
 

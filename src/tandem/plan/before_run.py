@@ -1,4 +1,4 @@
-"""The plan that every training run makes first."""
+"""The plan that every training run makes first, and what of it other runs need."""
 
 from typing import Any
 
@@ -30,6 +30,14 @@ def plan_before_run(config: Config, memory_bytes: int) -> dict[str, Any] | None:
     if made.fits is False:
         raise does_not_fit(made)
     return plan_json(made, None)
+
+
+def check_sizes(config: Config) -> None:
+    """Raises UserError for the first size that the model cannot be cut by, where its own sizes are known: of a run that makes no plan."""
+    if is_known(config.model, config.prepare):
+        _, broken = legal_shapes(config)
+        if broken:
+            raise broken[0]
 
 
 def does_not_fit(made: Plan) -> UserError:

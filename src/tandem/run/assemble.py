@@ -26,7 +26,8 @@ def assemble(config: Config, device, task: str, run_dir: Path, track: Tracker) -
         places = run.trainers.places() if has_trainers else []
         visible = [cluster.visible_devices(config, places, ranks) for ranks in seats.shared]
         run.generators = GeneratorGroup(config, seats.generators, visible, str(run_dir), track.note, track.generated)
-        run.generators.catch_up = run.catch_up
+        if has_trainers:
+            run.generators.catch_up = run.catch_up
     if task != "sft":
         run.graders = graders(config.reward)
     run.prepare_prompts(train=task != "eval", validation=task != "rollout-only")

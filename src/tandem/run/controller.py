@@ -92,5 +92,8 @@ class Controller:
             paths["export"] = str(self.run_dir / "export")
         paths |= {"report": str(self.run_dir / "report.html")}
         summary = summarize(self.track.rows, self.track.phase_seconds, paths)
-        write_report([run_folder(self.run_dir)], self.run_dir / "report.html")
+        try:
+            write_report([run_folder(self.run_dir)], self.run_dir / "report.html")
+        except UserError as error:
+            raise RunError(error.what, error.why, f"all else is done; make room, then: tandem report {self.run_dir}") from error
         return {**summary, "run_dir": str(self.run_dir), "stopped": run.stop_requested}

@@ -21,10 +21,11 @@ from tandem.config.notes import notes
 from tandem.config.schema import Config
 from tandem.devices.parts import choose_parts
 from tandem.errors import RunError
-from tandem.plan.before_run import plan_before_run
+from tandem.plan.before_run import check_sizes, plan_before_run
 from tandem.rewards import check_names as check_grader_names
 from tandem.rollout.environment import load_environment
 from tandem.run.run_dir import begin, only_run_in, write_plan
+from tandem.secrets import without_secrets
 from tandem.sync.shared_memory import cleanup, shared_memory_prefix
 from tandem.track.console import Console
 from tandem.track.events import Note, PhaseEnded, PhaseStarted
@@ -48,6 +49,8 @@ def launch(config: Config, task: str, console: Console) -> dict[str, Any]:
         config, run_dir = begin(config, device.NAME)
         console.emit(Note(f"device {device.NAME}: {reason}"))
         console.emit(Note("; ".join(choose_parts(device, config.model.layers).reasons)))
+        if task in ("eval", "rollout-only"):
+            check_sizes(config)
         if task in ("train", "demo"):
             if plan := plan_before_run(config, device.memory_bytes()):
                 write_plan(run_dir, plan)
@@ -85,8 +88,8 @@ def _run_to_its_end(config: Config, task: str, run_dir: Path, device, console: C
         except RunError as error:
             if restart > restarts or stop.count:
                 raise
-            (run_dir / "logs" / f"failure_{restart}.log").write_text(traceback.format_exc(), encoding="utf-8")
-            console.emit(Note(f"restart {restart} of {restarts}: {error.what}"))
+            (run_dir / "logs" / f"failure_{restart}.log").write_text(without_secrets(traceback.format_exc()), encoding="utf-8")
+            console.emit(Note(without_secrets(f"restart {restart} of {restarts}: {error.what}")))
             config = config.model_copy(update={"resume": "auto" if newest_in(run_dir) else config.resume})
         finally:
             _clean_up(run_dir)

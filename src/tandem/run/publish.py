@@ -16,6 +16,7 @@ from tandem.actors.train_group import TrainGroup, wait
 from tandem.sync.types import Bucket
 
 DURING = "a publication"
+GRACE_SECONDS = 5.0  # beside a limit that the other side keeps itself
 
 
 @dataclass
@@ -110,13 +111,16 @@ class Audience:
         """Hand over a bucket of a rank of `node`, and what `forward` gave for it."""
         sends = forwarded if bucket.sender >= 0 else {}
         copy = {replica: None if sends or replica.node == node else forwarded for replica in self.replicas}
-        self._wait({replica: replica.actor.load_bucket.remote(bucket, copy[replica]) for replica in self.replicas})
-        if sends:
-            self._wait({replica: sends[replica] for replica in self.replicas})
+        loads = {replica: replica.actor.load_bucket.remote(bucket, copy[replica]) for replica in self.replicas}
+        for replica, send in sends.items():
+            # A rank sends to one engine after the other: what one of them takes too long is not the next one's.
+            if not answers({replica: send}, self.timeout_s + GRACE_SECONDS, DURING, self.failed):
+                answers({replica: loads.pop(replica)}, GRACE_SECONDS, DURING, self.failed)  # why, if it knows
+        self._wait(loads)
 
     def _wait(self, calls: dict[Replica, Any]) -> list[Any]:
         answered = answers(calls, self.timeout_s, DURING, self.failed)
-        for replica in calls.keys() - answered.keys():
+        for replica in set(self.replicas) - answered.keys():
             replica.is_linked = False  # what was on its way to it would come first
         self.replicas = list(answered)
         return list(answered.values())

@@ -42,6 +42,7 @@ from tandem.run.record import rollout_rows
 from tandem.run.replay import Replay
 from tandem.run.samples import Sample
 from tandem.run.tracker import Tracker
+from tandem.secrets import without_secrets
 from tandem.sync.shared_memory import shared_memory_prefix
 
 log = logging.getLogger(__name__)
@@ -160,7 +161,7 @@ class Run:
         self.rollouts.settle()
         self.trained_version = version
         self.trainers.offload(parameters=False)  # what it does not need makes room for the generators' weights
-        self.generators.wake(self.generators.replicas, "weights")
+        self.generators.wake_weights()
         done = self.catch_up(self.generators.replicas)
         if self.version < 0:
             self.track.note(f"published {len(done.names)} tensors, {done.num_bytes / 2**20:.1f} MiB, in {done.seconds:.2f} s")
@@ -188,10 +189,12 @@ class Run:
                 done = publish(self.trainers, behind, version, self.shared_memory_prefix, verify_share=share, timeout_s=limit)
                 self._check_names(done.names)
                 self.trainers.offload(parameters=True)
-                self.generators.wake(behind, "kv_cache")
+                self.generators.wake_caches([replica for replica in behind if replica not in done.failed], done.failed)
                 taken = [replica for replica in behind if replica not in done.failed]
                 if config.sync.canary_tokens and not config.trainer.offload:  # scoring would bring back what was just moved out
                     differences += self._check_canary(taken, done.failed)
+                for replica in taken:
+                    replica.has_refused &= replica in done.failed
                 self.generators.replace_failed(done.failed)
                 behind = list(done.failed)
         return replace(done, canary_abs_diff=max(differences, default=None))
@@ -287,7 +290,7 @@ class Run:
             "loader": self.trained_loader_state,
             "ahead": batch_to_json(ahead) if ahead else None,
             "algorithm": self.algorithm_state.to_dict(),
-            "config": self.given.model_dump(mode="json"),
+            "config": without_secrets(self.given.model_dump(mode="json")),
             "versions": versions(),
         }
         with self.track.phase("saving"):

@@ -10,6 +10,7 @@ from typing import Any
 from tandem.config.load import resolved_yaml
 from tandem.config.schema import Config
 from tandem.errors import UserError
+from tandem.secrets import without_secrets
 
 
 @contextmanager
@@ -35,7 +36,10 @@ def only_run_in(run_dir: Path) -> Iterator[None]:
 
 
 def begin(config: Config, device: str) -> tuple[Config, Path]:
-    """Write config.yaml into `config.run_dir`, which exists; returns the config with the device that was found, and the folder.
+    """Write config.yaml, without secrets, into `config.run_dir`, which exists.
+
+    Returns:
+        The config with the device that was found, and the folder.
 
     Raises:
         UserError: it cannot be written.
@@ -43,7 +47,7 @@ def begin(config: Config, device: str) -> tuple[Config, Path]:
     config = config.model_copy(update={"device": device})
     run_dir = Path(config.run_dir).resolve()
     try:
-        (run_dir / "config.yaml").write_text(resolved_yaml(config))
+        (run_dir / "config.yaml").write_text(resolved_yaml(without_secrets(config.model_dump(mode="json"))))
     except OSError as error:
         raise UserError(f"{run_dir / 'config.yaml'} cannot be written", str(error), "make room, or set another run_dir") from error
     return config, run_dir

@@ -11,6 +11,7 @@ import numpy as np
 
 from tandem.config.schema import Config
 from tandem.run.samples import Sample
+from tandem.secrets import without_secrets
 from tandem.track.events import Event, Note, PhaseAdvanced, PhaseEnded, PhaseStarted, StepDone
 from tandem.track.metrics import MetricsLog
 from tandem.track.notes import append_note
@@ -45,7 +46,7 @@ class Tracker:
     def note(self, text: str) -> None:
         """Say it, and keep it in logs/notes.jsonl."""
         append_note(self.run_dir, text)
-        self.emit(Note(text))
+        self.emit(Note(without_secrets(text)))
 
     @contextmanager
     def phase(self, name: str, total: int = 0) -> Iterator[Callable[[int, int], None]]:

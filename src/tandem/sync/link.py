@@ -8,6 +8,9 @@ from torch.distributed import PrefixStore, TCPStore
 
 from tandem.sync.types import Meeting
 
+# An engine waits for as long as the ranks send to others before it: whoever asked it to has a limit, and ends it.
+ENGINE_TIMEOUT = timedelta(days=1)
+
 
 class Link:
     """Collective: returns once all have come.
@@ -19,7 +22,7 @@ class Link:
 
     def __init__(self, device, meeting: Meeting, rank: int | None):
         self._device, self._engine = device, meeting.num_trainers
-        timeout = timedelta(seconds=meeting.timeout_s)
+        timeout = ENGINE_TIMEOUT if rank is None else timedelta(seconds=meeting.timeout_s)
         store = TCPStore(meeting.address, meeting.port, is_master=False, wait_for_workers=False, timeout=timeout)
         place = self._engine if rank is None else rank
         self._group = device.process_group(PrefixStore(f"tandem/{meeting.name}", store), place, meeting.num_trainers + 1, timeout)

@@ -39,7 +39,7 @@ class Meeting:
     Attributes:
         name: of this group; another one each time that it is made anew.
         num_trainers: ranks 0 to num_trainers - 1; the engine is the last one.
-        timeout_s: longest wait for the other side.
+        timeout_s: longest wait of a training rank for the engine.
     """
 
     address: str

@@ -5,6 +5,7 @@ import time
 from pathlib import Path
 
 from tandem.errors import UserError
+from tandem.secrets import without_secrets
 
 FILE_NAME = "notes.jsonl"
 
@@ -13,7 +14,7 @@ def append_note(run_dir: Path, text: str) -> None:
     folder = run_dir / "logs"
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / FILE_NAME).open("a", encoding="utf-8") as file:
-        file.write(json.dumps({"time": time.time(), "text": text}) + "\n")
+        file.write(json.dumps({"time": time.time(), "text": without_secrets(text)}) + "\n")
 
 
 def read_notes(run_dir: Path) -> list[str]:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from tandem.track.secrets import without_secrets
+from tandem.secrets import without_secrets
 from tandem.track.trackers.types import TrackedRun
 
 CLOSING_S = 60.0  # longest wait, at the end of a run, for a tracker that still sends
