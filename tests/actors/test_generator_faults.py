@@ -3,11 +3,14 @@
 import os
 import signal
 import time
+from concurrent.futures import ThreadPoolExecutor
+from threading import Event
 
 import numpy as np
 import pytest
 import ray
 
+from tandem.actors import generator_group
 from tandem.actors.generator_group import GeneratorsFailed
 from tandem.config.load import load
 from tandem.errors import RunError
@@ -118,6 +121,25 @@ def test_an_engine_that_ends_in_a_publication_holds_the_new_weights_after_it(run
     assert pid(victim) != old and {replica.version for replica in run.generators.replicas} == {run.version}
     assert time.monotonic() - began < 300, "bounded, however slow the machine"
     generated(run)
+
+
+def test_a_publication_that_comes_while_engines_generate_waits_and_no_sample_is_of_two_versions(run, expected, monkeypatch):
+    version, has_begun, wait_for_news = run.version, Event(), generator_group.wait_for_news
+
+    def told(running):
+        has_begun.set()
+        wait_for_news(running)
+
+    monkeypatch.setattr(generator_group, "wait_for_news", told)
+    with ThreadPoolExecutor(1) as thread:
+        rollout = thread.submit(run.generators.generate, run.train_prompts[:8], SAMPLING)
+        assert has_begun.wait(60)
+        assert run.publish(version + 1)["publish/canary_abs_diff"] <= 1e-3
+        completions = rollout.result(timeout=60)
+    assert {sample.version for samples in completions for sample in samples} == {version}
+    assert same_share([[tuple(s.token_ids.tolist()) for s in samples] for samples in completions], expected) >= 0.95
+    assert {replica.version for replica in run.generators.replicas} == {version + 1}
+    assert run.generators._num_failures == 0
 
 
 def damaged(run, monkeypatch, change, times: int):
