@@ -123,7 +123,9 @@ def main() -> int:
             if arguments.json:  # after each: they take minutes
                 arguments.json.write_text(json.dumps({"runs": runs}, indent=1))
     table, missed = table_of(runs, baseline["algorithms"] if compares else baseline["demo"])
-    Console().print(table)
+    console = Console()
+    console.width = max(console.width, 120)  # eleven columns
+    console.print(table)
     if arguments.svg:
         curves = {run["algorithm"] if compares else f"seed {run['seed']}": run["rewards"] for run in runs}
         title = "Mean reward of the last 5 steps" if compares else "Mean reward of each step"
