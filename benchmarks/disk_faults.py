@@ -87,14 +87,14 @@ CASES = {
     "read-only": Case(SAVED, read_only),
     "read-only checkpoints": Case(SAVED, lambda run: read_only(run / "checkpoints")),
     "read-only rollouts": Case(SAVED, lambda run: read_only(run / "rollouts")),
-    "read-only logs": Case(SAVED, lambda run: read_only(run / "logs")),
+    "read-only logs": Case(SAVED, lambda run: read_only(run / "logs"), code=0),  # open files of it can still be written
     "run removed": Case(SAVED, lambda run: shutil.rmtree(run, ignore_errors=True)),
     "run moved": Case(SAVED, lambda run: run.rename(run.with_name("elsewhere"))),
     "checkpoints removed": Case(SAVED, lambda run: shutil.rmtree(run / "checkpoints", ignore_errors=True)),
     "a checkpoint removed": Case(SAVED, lambda run: shutil.rmtree(run / SAVED), code=0),
     "removed while writing it": Case(WRITING, lambda run: shutil.rmtree(run / WRITING, ignore_errors=True)),
-    "a file for checkpoints": Case("", lambda run: stand_in_the_way(run / "checkpoints")),
-    "a file for export": Case("", lambda run: stand_in_the_way(run / "export")),
+    "a file for checkpoints": Case("", lambda run: stand_in_the_way(run / "checkpoints"), code=2),
+    "a file for export": Case("", lambda run: stand_in_the_way(run / "export"), code=2),
 }  # fmt: skip
 
 

@@ -1,5 +1,6 @@
 """What a killed run leaves in shared memory, and what tells that Ray is gone."""
 
+import socket
 import subprocess
 import sys
 from multiprocessing.shared_memory import SharedMemory
@@ -79,6 +80,21 @@ def test_a_record_that_another_generator_has_removed_meanwhile_is_no_error(tmp_p
     [record] = (tmp_path / "logs").iterdir()
     monkeypatch.setattr(remains, "find", lambda identity: record.unlink())
     assert remains.remove(tmp_path) == []
+
+
+def test_a_record_on_a_disk_that_has_become_read_only_does_not_hide_why_the_run_ended(tmp_path: Path, monkeypatch, caplog) -> None:
+    record = tmp_path / "logs" / f"shared_memory_{socket.gethostname()}_1.json"
+    record.parent.mkdir()
+    record.write_text('{"pid": 999999999, "created": 0.0, "files": {}}')
+
+    def refuse(path: Path) -> None:
+        raise OSError(30, "Read-only file system", str(path))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "unlink", refuse)
+        assert remains.remove(tmp_path) == []
+    assert "Read-only file system" in caplog.text and record.exists()
+    assert remains.remove(tmp_path) == [] and not record.exists()
 
 
 def test_a_segment_that_goes_while_it_is_noted_is_no_error(tmp_path: Path, monkeypatch) -> None:

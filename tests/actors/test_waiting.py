@@ -49,3 +49,9 @@ def test_out_of_memory_names_its_phase_and_settings_that_need_less(cause, monkey
 
 def test_another_error_is_not_called_out_of_memory(monkeypatch):
     assert fail(monkeypatch, RuntimeError("shapes differ"), "the update").what == "the update failed: RuntimeError: shapes differ"
+
+
+def test_a_full_disk_under_an_actor_is_told_as_one(monkeypatch):
+    told = fail(monkeypatch, OSError(28, "No space left on device", "/runs/x/logs/rank.log"), "starting the generators")
+    assert told.what == "starting the generators: a file could not be written"
+    assert "No space left on device: '/runs/x/logs/rank.log'" in told.why and "make room" in told.fix

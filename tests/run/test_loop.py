@@ -1,6 +1,10 @@
 """The loop with every real part: Ray actors, Megatron-Core ranks, vLLM. One cluster and one run for the whole file."""
 
+import contextlib
+import ipaddress
+
 import numpy as np
+import psutil
 import pytest
 
 from tandem.config.load import load
@@ -38,6 +42,18 @@ def run(tmp_path_factory):
     yield run
     run.close()
     ray.shutdown()
+
+
+def test_all_that_listens_does_so_on_loopback(run):
+    """Ray's services, its workers, the ranks' rendezvous and collectives, vLLM's workers: whoever reaches them can run code."""
+    me, heard = psutil.Process(), dict[str, list[str]]()
+    for process in [me, *me.children(recursive=True)]:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            for connection in process.net_connections():
+                if connection.status == psutil.CONN_LISTEN:
+                    heard.setdefault(connection.laddr.ip.removeprefix("::ffff:"), []).append(process.name())
+    assert {"gcs_server", "raylet"} < set(heard["127.0.0.1"]) and any("TrainRank" in name for name in heard["127.0.0.1"])
+    assert all(ipaddress.ip_address(address).is_loopback for address in heard), heard
 
 
 @pytest.fixture

@@ -20,7 +20,7 @@ from tandem.run import assemble, evaluate, launch, loop
 from tandem.run.fidelity import check_reference
 from tandem.run.metrics import sample_metrics
 from tandem.run.run import Run
-from tandem.run.run_dir import only_run_in
+from tandem.run.run_dir import begin, only_run_in
 from tandem.run.tracker import Tracker
 from tandem.sync.shared_memory import SHARED_MEMORY
 from tandem.track.events import Table
@@ -42,6 +42,17 @@ def test_a_second_run_in_the_same_folder_is_refused_and_a_killed_one_leaves_it_f
         other.kill()
     with only_run_in(tmp_path):
         pass
+
+
+@pytest.mark.parametrize("name", ["checkpoints", "rollouts", "export"])
+def test_a_file_where_a_folder_must_be_is_told_before_anything_starts(name: str, tmp_path: Path) -> None:
+    """A step, or with export the whole run, would be lost to it."""
+    (tmp_path / name).write_text("a file")
+    with pytest.raises(UserError, match=f"{name} is in the way: it is no folder"):
+        begin(load("demo", [f"run_dir={tmp_path}"], env={}), "cpu")
+    (tmp_path / name).unlink()
+    (tmp_path / name).mkdir()
+    begin(load("demo", [f"run_dir={tmp_path}"], env={}), "cpu")
 
 
 @pytest.mark.parametrize("key", ["algorithm.advantage", "algorithm.loss", "reward.name"])

@@ -1,8 +1,10 @@
 """Ray: start or join a cluster, check that it has what the run needs, seat the actors."""
 
+import logging
 import os
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,6 +15,9 @@ from tandem.config.schema import Config
 from tandem.devices import process_environment
 from tandem.errors import UserError
 
+log = logging.getLogger(__name__)
+
+LOOPBACK = "127.0.0.1"
 CPU_OBJECT_STORE_BYTES = 256 << 20
 _CONTROLLER_CPUS = 1
 # What training and generation listen to; a run's actors start in Ray's environment, which is that of another shell or machine.
@@ -43,17 +48,35 @@ def start(config: Config, device) -> bool:
                     f"start its head: {start_head(config, device)}",
                 ) from error
     on_cpu = device.RAY_RESOURCE == "CPU"
-    ray.init(  # it finds the accelerators of this machine by itself
-        address="local",  # whatever RAY_ADDRESS says
-        num_cpus=devices_needed(config) + config.rollout.replicas * config.rollout.tp + _CONTROLLER_CPUS,
-        include_dashboard=bool(config.cluster.dashboard_port),
-        dashboard_host="127.0.0.1",
-        dashboard_port=config.cluster.dashboard_port or None,
-        object_store_memory=config.cluster.object_store_bytes or (CPU_OBJECT_STORE_BYTES if on_cpu else None),
-        _node_ip_address="127.0.0.1",
-        **ours,
-    )
+    with _loopback_stays():
+        ray.init(  # it finds the accelerators of this machine by itself
+            address="local",  # whatever RAY_ADDRESS says
+            num_cpus=devices_needed(config) + config.rollout.replicas * config.rollout.tp + _CONTROLLER_CPUS,
+            include_dashboard=bool(config.cluster.dashboard_port),
+            dashboard_host=LOOPBACK,
+            dashboard_port=config.cluster.dashboard_port or None,
+            object_store_memory=config.cluster.object_store_bytes or (CPU_OBJECT_STORE_BYTES if on_cpu else None),
+            _node_ip_address=LOOPBACK,
+            **ours,
+        )
+    if (address := ray.util.get_node_ip_address()) != LOOPBACK:
+        log.warning("this version of Ray does not keep to loopback: others can reach it at %s", address)
     return False
+
+
+@contextmanager
+def _loopback_stays() -> Iterator[None]:
+    """Ray takes 127.0.0.1 for the machine's address in the network, and then listens on every interface, unless there are no others.
+
+    That it believes of systems where it has no clusters; here it is told so.
+    """
+    from ray._private import ray_constants
+
+    before, ray_constants.ENABLE_RAY_CLUSTER = ray_constants.ENABLE_RAY_CLUSTER, False
+    try:
+        yield
+    finally:
+        ray_constants.ENABLE_RAY_CLUSTER = before
 
 
 def services() -> list[tuple[str, psutil.Process]]:

@@ -5,6 +5,7 @@ vLLM's workers exchange tensors in segments with names of their own making, whic
 
 import contextlib
 import json
+import logging
 import os
 import socket
 import threading
@@ -17,6 +18,8 @@ import psutil
 
 from tandem.actors.processes import find, shared_memory_of
 from tandem.sync.shared_memory import SHARED_MEMORY
+
+log = logging.getLogger(__name__)
 
 _SECONDS = 0.5  # between two looks while segments are being made
 
@@ -48,8 +51,18 @@ def remove(run_dir: Path) -> list[str]:
                 continue
             for name, inode in noted["files"].items():
                 gone += _removed(SHARED_MEMORY / name, inode)
-            record.unlink()
+            _forget(record)
     return gone
+
+
+def _forget(record: Path) -> None:
+    """A folder that has become read-only must not hide why the run ended; the next run in it reads the record again."""
+    try:
+        record.unlink()
+    except FileNotFoundError:
+        raise
+    except OSError as error:
+        log.warning("%s stays: %s", record, error)
 
 
 def _removed(path: Path, inode: int) -> list[str]:

@@ -1,5 +1,6 @@
 """Waiting for actors: every wait has a limit, and hands on the other side's own error."""
 
+import errno
 from typing import Any
 
 import ray
@@ -13,6 +14,7 @@ MORE_MEMORY = (
     "set trainer.recompute=full, a smaller batch.max_tokens_per_device, trainer.offload=true or optimizer.on_cpu=true, "
     "or a smaller rollout.memory_share where generators share the device; `tandem plan` says what each saves"
 )
+DISK = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)  # full, over its quota, read-only
 _OUT_OF_MEMORY = ("out of memory", "can't allocate memory", "not enough memory")  # of CUDA and CANN, of torch on a CPU
 
 
@@ -42,6 +44,10 @@ def wait(futures: list[Any], timeout_s: float, what: str) -> list[Any]:
         if isinstance(error.cause, UserError | RunError):
             raise error.cause from error
         told = str(error.cause).strip().splitlines() or ["no message"]
+        if isinstance(error.cause, OSError) and error.cause.errno in DISK:
+            raise RunError(
+                f"{what}: a file could not be written", told[0], "make room on the disk of the run's folder, or set another run_dir"
+            ) from error
         if is_out_of_memory(error.cause):
             raise RunError(f"{what} ran out of memory", told[0], MORE_MEMORY) from error
         raise RunError(

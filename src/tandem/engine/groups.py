@@ -1,13 +1,20 @@
 """Process groups of a training rank."""
 
 import datetime
+import errno
+import logging
 import random
+import socket
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
+from torch.distributed import TCPStore
 
 from tandem.config.schema import ParallelConfig
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -27,14 +34,34 @@ def initialize(device, rendezvous: Rendezvous, parallel: ParallelConfig, *, seed
         device: a module of tandem.devices.
         timeout_s: longest wait of one collective.
     """
+    timeout = datetime.timedelta(seconds=timeout_s)
     torch.distributed.init_process_group(
         device.COLLECTIVE_BACKEND,
-        init_method=f"tcp://{rendezvous.address}:{rendezvous.port}",
+        store=_store(rendezvous, timeout),
         rank=rendezvous.rank,
         world_size=rendezvous.world_size,
-        timeout=datetime.timedelta(seconds=timeout_s),
+        timeout=timeout,
     )
     initialize_model_parallel(parallel, seed=seed)
+
+
+def _store(meeting: Rendezvous, timeout: datetime.timedelta) -> TCPStore:
+    """Where all ranks find each other. The first listens on the rendezvous' address only; torch by itself would on every interface."""
+    options: dict[str, Any] = {"world_size": meeting.world_size, "timeout": timeout}
+    if meeting.rank == 0 and (listener := _listener(meeting)):
+        options["master_listen_fd"] = listener.detach()  # the store closes it
+    return TCPStore(meeting.address, meeting.port, is_master=meeting.rank == 0, **options)
+
+
+def _listener(meeting: Rendezvous) -> socket.socket | None:
+    family = socket.AF_INET6 if ":" in meeting.address else socket.AF_INET
+    try:
+        return socket.create_server((meeting.address, meeting.port), family=family, backlog=2048)
+    except OSError as error:
+        if error.errno != errno.EADDRNOTAVAIL:
+            raise
+        log.warning("the rendezvous listens on every interface: %s is not an address of this machine", meeting.address)
+        return None
 
 
 def initialize_model_parallel(parallel: ParallelConfig, *, seed: int) -> None:

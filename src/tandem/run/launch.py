@@ -88,7 +88,10 @@ def _run_to_its_end(config: Config, task: str, run_dir: Path, device, console: C
         except RunError as error:
             if restart > restarts or stop.count:
                 raise
-            (run_dir / "logs" / f"failure_{restart}.log").write_text(without_secrets(traceback.format_exc()), encoding="utf-8")
+            try:
+                (run_dir / "logs" / f"failure_{restart}.log").write_text(without_secrets(traceback.format_exc()), encoding="utf-8")
+            except OSError:  # a disk that takes no log takes no checkpoint
+                raise error from None
             console.emit(Note(without_secrets(f"restart {restart} of {restarts}: {error.what}")))
             config = config.model_copy(update={"resume": "auto" if newest_in(run_dir) else config.resume})
         finally:

@@ -2,11 +2,13 @@
 
 import fcntl
 import json
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from tandem.config.checkpointfolder import FOLDER
 from tandem.config.load import resolved_yaml
 from tandem.config.schema import Config
 from tandem.errors import UserError
@@ -42,15 +44,24 @@ def begin(config: Config, device: str) -> tuple[Config, Path]:
         The config with the device that was found, and the folder.
 
     Raises:
-        UserError: it cannot be written.
+        UserError: it, or a folder in it, cannot be written.
     """
     config = config.model_copy(update={"device": device})
     run_dir = Path(config.run_dir).resolve()
+    for name in (FOLDER, "rollouts", "logs", "export"):
+        _check_folder(run_dir / name)
     try:
         (run_dir / "config.yaml").write_text(resolved_yaml(without_secrets(config.model_dump(mode="json"))))
     except OSError as error:
         raise UserError(f"{run_dir / 'config.yaml'} cannot be written", str(error), "make room, or set another run_dir") from error
     return config, run_dir
+
+
+def _check_folder(path: Path) -> None:
+    """Raises UserError when what is written at the end of a step, or of the run, would find something else there."""
+    if (path.exists() or path.is_symlink()) and not (path.is_dir() and os.access(path, os.W_OK)):
+        why = "it cannot be written" if path.is_dir() else "it is no folder"
+        raise UserError(f"{path} is in the way: {why}", "the run writes into a folder of this name", "move it away, or set another run_dir")
 
 
 def write_plan(run_dir: Path, plan: dict[str, Any]) -> None:
