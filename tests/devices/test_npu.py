@@ -51,6 +51,7 @@ def meet(backend, **kwargs):
     recorder.record("init_process_group", backend, kwargs["rank"], kwargs["world_size"], "megatron.core" in sys.modules)
     raise KeyboardInterrupt
 torch.distributed.init_process_group = meet
+torch.distributed.TCPStore = lambda address, port, **kwargs: recorder.record("store", address, port, kwargs["is_master"])
 try:
     rank.start("10.0.0.1", 29500, 16, "model", [])
 except KeyboardInterrupt:
@@ -76,7 +77,7 @@ def test_a_training_rank_sets_its_environment_then_its_device_then_patches_megat
     done = run(START, stand_ins, HCCL_CONNECT_TIMEOUT="900")
     assert done.returncode == 0, done.stderr
     calls = json.loads(done.stdout)
-    assert [call[0] for call in calls] == ["torch_npu imported", "set_device", "adaptor imported", "repatch", "init_process_group"]
+    assert [call[0] for call in calls] == ["torch_npu imported", "set_device", "adaptor imported", "repatch", "store", "init_process_group"]
     assert calls[0][1:] == ["5", "900", "2"], "one visible device, what the user exported, the setting's threads"
     assert calls[1][1:] == [0], "the visible device is the first of this process"
     assert calls[2][1:] == [False], "MindSpeed patches Megatron-Core while it is imported: it must come first"
@@ -89,7 +90,8 @@ def test_a_training_rank_sets_its_environment_then_its_device_then_patches_megat
     assert layout.items() <= calls[3][1].items()
     assert (calls[3][1]["sequence_parallel"], calls[3][1]["use_flash_attn"]) == (True, True)
     assert calls[3][1]["moe_token_dispatcher_type"] == "alltoall"
-    assert calls[4][1:4] == ["hccl", 3, 16]
+    assert calls[4][1:] == ["10.0.0.1", 29500, False]
+    assert calls[5][1:4] == ["hccl", 3, 16]
 
 
 def test_torch_npu_without_cann_is_told_apart_from_no_torch_npu(stand_ins: Path) -> None:
