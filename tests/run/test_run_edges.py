@@ -1,6 +1,7 @@
 """What surrounds the loop: the folder's lock, names that do not exist, a signal that reaches Ray first, and small figures."""
 
 import json
+import shutil
 import subprocess
 import sys
 from multiprocessing.shared_memory import SharedMemory
@@ -42,6 +43,23 @@ def test_a_second_run_in_the_same_folder_is_refused_and_a_killed_one_leaves_it_f
         other.kill()
     with only_run_in(tmp_path):
         pass
+
+
+@pytest.mark.parametrize("is_made_anew", [False, True])
+def test_a_run_whose_folder_was_removed_does_not_go_on_in_a_new_one(is_made_anew: bool, tmp_path: Path) -> None:
+    """Without its checkpoints, and it would end with 0."""
+    run_dir = tmp_path / "run"
+    run_dir.mkdir()
+    track = Tracker(run_dir)
+    track.step({"step": 1})
+    shutil.rmtree(run_dir)
+    if is_made_anew:
+        run_dir.mkdir()
+    with pytest.raises(FileNotFoundError, match="run"):
+        track.step({"step": 2})
+    with pytest.raises(FileNotFoundError, match="run"):
+        track.rollouts(2, [])
+    assert not list(tmp_path.glob("run/*"))
 
 
 @pytest.mark.parametrize("name", ["checkpoints", "rollouts", "export"])

@@ -1,5 +1,7 @@
 """What the controller tells the outside: events for the terminal, records in the run's folder."""
 
+import errno
+import os
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -30,6 +32,8 @@ class Tracker:
         self._open: list[str] = []
         self._news = threading.Condition()
         self._outside: Trackers | None = None
+        run_dir.mkdir(exist_ok=True)
+        self._folder = os.open(run_dir, os.O_RDONLY)  # held, so that no other folder gets its number
 
     def emit(self, event: Event) -> None:
         with self._news:
@@ -99,6 +103,7 @@ class Tracker:
         return accuracy
 
     def rollouts(self, step: int, rows: list[dict[str, Any]]) -> None:
+        self._check_folder()
         write_rollouts(self.run_dir, step, rows)
 
     def open_trackers(self, config: Config, steps_done: int | None) -> None:
@@ -114,7 +119,13 @@ class Tracker:
         if self._outside:
             self._outside.close(failed)
 
+    def _check_folder(self) -> None:
+        """Raises OSError when the run's folder was removed or moved: its records must not go on in a new one, without its checkpoints."""
+        if not os.path.samestat(os.stat(self.run_dir), os.fstat(self._folder)):
+            raise FileNotFoundError(errno.ENOENT, "the run's folder was removed while it was running", str(self.run_dir))
+
     def _record(self, metrics: dict[str, float]) -> None:
+        self._check_folder()
         row = self.metrics.append(metrics)
         self.rows.append(row)
         if self._outside:
