@@ -142,6 +142,11 @@ class TrainGroup:
         """Write all trained tensors into the weight files of `target`, which are laid out like those of `source`."""
         return [piece for share in self._all("exporting", "export", source, target) for piece in share]
 
+    def peak_flops(self) -> float | None:
+        """Of the slowest device, a second, in the model's dtype; None where one is not known."""
+        found = self._all("asking for the devices' peak", "peak_flops")
+        return None if None in found else min(found)
+
     def memory(self) -> dict[str, int]:
         """Peaks over the ranks, bytes."""
         shares = self._all("reading memory", "memory")

@@ -208,6 +208,10 @@ class TrainRank:
         operations.write(self.run_dir, step, self.rank)
         return part
 
+    def peak_flops(self) -> float | None:
+        """Of its device, a second, in the model's dtype."""
+        return self.device.peak_flops(self.config.model.dtype)
+
     def memory(self) -> dict[str, int]:
         from tandem.devices import cpu
 

@@ -40,6 +40,7 @@ def assemble(config: Config, device, task: str, run_dir: Path, track: Tracker) -
         with track.phase("starting the training ranks"):
             run.trainers.start(run.model_path, banned)
             run.check_shared_folder()
+            run.peak_flops = config.trainer.device_peak_flops or run.trainers.peak_flops()
             run.trainers.offload(parameters=True)  # a generator on the same devices takes its whole share of them when it starts
     if has_generators:
         with track.phase("starting the generators"):

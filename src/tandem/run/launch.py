@@ -52,7 +52,7 @@ def launch(config: Config, task: str, console: Console) -> dict[str, Any]:
         if task in ("eval", "rollout-only"):
             check_sizes(config)
         if task in ("train", "demo"):
-            if plan := plan_before_run(config, device.memory_bytes()):
+            if plan := plan_before_run(config, device.memory_bytes(), device.peak_flops(config.model.dtype) or 0.0):
                 write_plan(run_dir, plan)
             else:
                 console.emit(Note(f"not planned: the sizes of {config.model.path} are known when it has been fetched"))

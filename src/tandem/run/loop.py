@@ -20,6 +20,7 @@ from tandem.run.critic import add_values, policy_learns, token_rewards, update_c
 from tandem.run.estimate import validation_metrics
 from tandem.run.fidelity import check_fidelity, check_reference, correct, fidelity, of_update
 from tandem.run.metrics import Stopwatch, sample_metrics, throughput
+from tandem.run.mfu import mfu
 from tandem.run.mini_batches import mini_batches
 from tandem.run.penalty import take_kl_from_rewards
 from tandem.run.profile import profiled
@@ -120,6 +121,7 @@ def one_step(run: Run, step: int) -> dict[str, float]:
         **sample_metrics(samples),
         **metrics,
         **throughput(samples, clock),
+        **mfu(config, sequences(samples), step, seconds=clock.seconds["update"], peak_flops=run.peak_flops),
         **run.trainers.memory(),
     }
 

@@ -58,6 +58,7 @@ class Run:
         self.version = -1
         self.trained_version = 0  # optimizer steps in the trainers' weights
         self.stop_requested = False
+        self.peak_flops: float | None = None  # of a training device, a second; None: not known, and no `mfu`
         self.algorithm_state = AlgorithmState(config.algorithm.kl.coef)
         self.images = ImageStore(run_dir, config.record.image_bytes)
         self.saving = Saving()
