@@ -13,7 +13,7 @@ from tests.run.fake_run import FakeRun
 
 LOOSE = "fidelity.max_logprob_abs_diff_mean=0"
 OFF = ["algorithm.kl.coef=0", LOOSE]
-# Two sequences of 2 + 3 tokens. 10 tokens, 2 * (5 * 6 / 2) = 30 pairs; hidden size 96, so a product of a token with a column is 2 * 96 = 192.
+# Two sequences of 2 + 3 tokens: 10 tokens, 2 * (5 * 6 / 2) = 30 pairs. Hidden size 96: a token times a column is 2 * 96 = 192.
 LINEAR = 10 * 192 * (64 + 64 + 128 + 128 + 4 + 4 + 128) + 10 * 2 * (64 + 64 + 128) * 4  # q k v z b a out, and the convolution
 CHUNKS = 10 * 4 * 2 * (2 * 64 * 32 + 64 * 64 / 3 + 3 * 32 * 32 + 2 * 64 * 32)  # 4 heads of 32 x 32 in chunks of 64
 ATTENTION = 10 * 192 * (3 * 128 + 2 * 64) + 30 * 4 * 128  # q, its gate, out; k, v of 2 heads; keys and values of each pair

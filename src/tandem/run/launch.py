@@ -142,7 +142,7 @@ def _run(config: Config, task: str, run_dir: Path, device, console: Console, sto
     joined = cluster.start(config, device)
     stop.listen()  # ray.init installs a handler of its own
     cluster.check_resources(config, device, joined, generators=task in ("train", "demo"))
-    controller = cluster.answering_aside(Controller, "news", "stop").options(num_cpus=1).remote(config, task, str(run_dir))
+    controller = cluster.answering_aside(Controller, "news", "stop", "advanced").options(num_cpus=1).remote(config, task, str(run_dir))
     console.emit(PhaseEnded("starting the cluster", time.monotonic() - began))
     future = controller.run.remote()
     result = _watch(future, controller, console, lambda: stop.count > 0)

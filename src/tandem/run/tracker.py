@@ -28,6 +28,7 @@ class Tracker:
         self.phase_seconds: dict[str, float] = {}
         self._events: list[Event] = []
         self._open: list[str] = []
+        self._part = 0, 1
         self._news = threading.Condition()
         self._outside: Trackers | None = None
 
@@ -53,6 +54,7 @@ class Tracker:
         """Show a piece of work while it lasts; yields a function (done, total) for its progress."""
         began = time.monotonic()
         self._open.append(name)
+        self._part = 0, 1
         self.emit(PhaseStarted(name, total))
         try:
             yield self.progress(name)
@@ -66,10 +68,15 @@ class Tracker:
         """Progress of the open phase `name`."""
         return lambda done, total: self.emit(PhaseAdvanced(name, done, total))
 
-    def generated(self, done: int, total: int) -> None:
-        """Progress of whichever phase is generating."""
+    def advanced(self, done: int, total: int) -> None:
+        """Progress of whichever phase is open, or of its present part."""
         if self._open:
-            self.emit(PhaseAdvanced(self._open[-1], done, total))
+            part, num_parts = self._part
+            self.emit(PhaseAdvanced(self._open[-1], part * total + done, num_parts * total))
+
+    def part(self, number: int, of: int) -> None:
+        """The open phase consists of `of` equal pieces of work, and that of this number, from 0, begins."""
+        self._part = number, of
 
     def go_on_after(self, step: int) -> None:
         """Forget what was recorded of later steps, which will be done again; -1: of all."""
