@@ -39,15 +39,25 @@ def test_a_phase_of_several_calls_does_not_start_over_with_each(track):
     with track.phase("update"):
         for part in range(3):
             track.part(part, 3)
-            track.advanced(1, 2)
-            track.advanced(2, 2)
+            track.advanced_within(1, 2)
+            track.advanced_within(2, 2)
     with track.phase("publish"):  # parts end with their phase
-        track.advanced(5, 10)
+        track.advanced_within(5, 10)
     assert advanced(track) == [("update", done, 6) for done in range(1, 7)] + [("publish", 5, 10)]
 
 
 def test_progress_that_comes_after_its_phase_is_dropped(track):
     with track.phase("update"):
         pass
-    track.advanced(2, 2)
+    track.advanced_within(2, 2)
     assert advanced(track) == []
+
+
+def test_a_warm_start_and_a_publication_do_not_jump_to_their_end_when_a_rank_scores_something_meanwhile(track):
+    with track.phase("warm start", 400) as progress:
+        progress(10, 400)
+        track.advanced_within(1, 1)  # the held-out rows
+    with track.phase("publish"):
+        track.advanced(50, 89)
+        track.advanced_within(1, 1)  # the canary
+    assert advanced(track) == [("warm start", 10, 400), ("publish", 50, 89)]

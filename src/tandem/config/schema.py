@@ -111,7 +111,7 @@ class TrainerConfig(Section):
     device_peak_flops: float = Field(
         0,
         ge=0,
-        description="dense operations a second of a device, for the plan and mfu; 0: as a GPU's data sheet says, else not known",
+        description="operations a second of a device, for the plan and mfu; 0: a GPU's data sheet's, else not known",
     )
     timeout_s: float = Field(3600, gt=0, description="longest wait for the training ranks in one call: start, scores, update, save")
     collective_timeout_s: float = Field(1800, gt=0, description="longest wait inside one collective of the training ranks")

@@ -30,7 +30,7 @@ class Controller:
 
     def advanced(self, done: int, total: int) -> None:
         """Rank 0 is so far with what it was asked last."""
-        self.track.advanced(done, total)
+        self.track.advanced_within(done, total)
 
     def stop(self) -> bool:
         """Ask for a stop after this step, with a checkpoint. False when the run is not at a point where there is anything to save."""

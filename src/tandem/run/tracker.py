@@ -28,7 +28,7 @@ class Tracker:
         self.phase_seconds: dict[str, float] = {}
         self._events: list[Event] = []
         self._open: list[str] = []
-        self._part = 0, 1
+        self._part, self._counted = (0, 1), False
         self._news = threading.Condition()
         self._outside: Trackers | None = None
 
@@ -54,7 +54,7 @@ class Tracker:
         """Show a piece of work while it lasts; yields a function (done, total) for its progress."""
         began = time.monotonic()
         self._open.append(name)
-        self._part = 0, 1
+        self._part, self._counted = (0, 1), total > 0
         self.emit(PhaseStarted(name, total))
         try:
             yield self.progress(name)
@@ -69,8 +69,14 @@ class Tracker:
         return lambda done, total: self.emit(PhaseAdvanced(name, done, total))
 
     def advanced(self, done: int, total: int) -> None:
-        """Progress of whichever phase is open, or of its present part."""
+        """Progress of whichever phase is open, counted by the controller."""
+        self._counted = True
         if self._open:
+            self.emit(PhaseAdvanced(self._open[-1], done, total))
+
+    def advanced_within(self, done: int, total: int) -> None:
+        """Progress of what a rank was asked in the open phase, or in its present part; a phase that is counted otherwise has its own bar."""
+        if self._open and not self._counted:
             part, num_parts = self._part
             self.emit(PhaseAdvanced(self._open[-1], part * total + done, num_parts * total))
 
