@@ -75,7 +75,7 @@ class Tracker:
             self.emit(PhaseAdvanced(self._open[-1], done, total))
 
     def advanced_within(self, done: int, total: int) -> None:
-        """Progress of what a rank was asked in the open phase, or in its present part; a phase that is counted otherwise has its own bar."""
+        """Progress of what a rank was asked in the open phase, or in its present part. A phase counted otherwise keeps its count."""
         if self._open and not self._counted:
             part, num_parts = self._part
             self.emit(PhaseAdvanced(self._open[-1], part * total + done, num_parts * total))
