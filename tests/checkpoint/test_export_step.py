@@ -26,7 +26,7 @@ CASES = {  # layout of the run, its dtype
 
 
 def phase(what: str) -> nullcontext:
-    return nullcontext()
+    return nullcontext(lambda done, total: None)
 
 
 @pytest.fixture(scope="module")

@@ -1,5 +1,6 @@
 """Geo3K from copies in both layouts and from a hub on this machine: the same two files, or one message that says what to do."""
 
+import json
 import os
 import subprocess
 import sys
@@ -177,3 +178,19 @@ def test_a_cut_connection_goes_on_where_it_was(tmp_path: Path) -> None:
         done = with_hub(tmp_path, hub, "-c", code)
     assert (Path(done.stdout) / "train.parquet").read_bytes() == data, done
     assert [request for request in hub.requests if request.endswith(f"bytes={10 << 20}-")]
+
+
+def test_a_download_is_counted_in_megabytes_to_its_end(tmp_path: Path) -> None:
+    data = os.urandom(1 << 20) * 24
+    code = (
+        "from tandem.data.hub import fetch; import json, sys; told = [];"
+        "fetch('tyzhu/geo3k', 'dataset', ('*.parquet',), progress=lambda *both: told.append(both)); first = list(told);"
+        "fetch('tyzhu/geo3k', 'dataset', ('*.parquet',), progress=lambda *both: told.append(both));"
+        "sys.stdout.write(json.dumps([first, told]))"
+    )
+    with serve(Hub({"train.parquet": data, "test.parquet": data[: 1 << 20]})) as hub:
+        first, both = json.loads(with_hub(tmp_path, hub, "-c", code).stdout)
+    total = (25 << 20) // 10**6
+    assert first[-1] == [total, total] and first == sorted(first), "it never goes back"
+    assert len({done for done, _ in first}) > 2 and {count for _, count in first} == {total}
+    assert both == first, "what is there is not fetched again"

@@ -1,6 +1,7 @@
 """The pages say what is: generated parts are those of the source, errors are all listed, commands exist, links lead somewhere."""
 
 import html
+import json
 import re
 import shlex
 from pathlib import Path
@@ -132,3 +133,16 @@ def test_the_picture_of_a_step_is_read_in_light_and_dark_and_by_screen_readers()
 
 def test_every_setting_says_what_it_is() -> None:
     assert [key for key, field in SETTINGS.items() if not field.description] == []
+
+
+def test_every_metric_of_a_run_is_on_the_metrics_page() -> None:
+    """Those of a recorded run and those that the loop's source names."""
+    rows = (ROOT / "tests" / "report" / "real_run" / "metrics.jsonl").read_text().splitlines()
+    groups = "kl|ratio|loss|routing|staleness|correction|update|critic|value|dynamic_sampling|environment"
+    source = "\n".join(path.read_text() for room in ("run", "algorithms") for path in (messages.SOURCE / room).rglob("*.py"))
+    names = {name for row in rows for name in json.loads(row)} | set(re.findall(rf'"((?:{groups})/[a-z0-9_]+)"', source)) | {"mfu"}
+    names -= {name for name in names if name.startswith("routing/num_")}  # sums on their way to the shares
+    listed = re.findall(r"`([a-z_]+[a-z_0-9/.<>]*)`", (DOCS / "metrics.md").read_text().replace("`/", "`").partition("## ")[0])
+    places = [re.sub(r"\\\.\\\.\\\.|<[a-z]+>", ".+", re.escape(name)) for name in listed]
+    missing = sorted(name for name in names if not any(re.fullmatch(rf"(?:[a-z_]+/)?{place}", name) for place in places))
+    assert not missing

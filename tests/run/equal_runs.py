@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 
-TIMES = ("time/", "tokens_per", "memory/", "bytes_per")
+TIMES = ("time/", "tokens_per", "memory/", "bytes_per", "mfu")
 
 
 def metrics_of(run_dir: Path) -> list[dict]:

@@ -25,11 +25,12 @@ OF_THE_STEP = ("grad_norm", "update_ok")  # the same on every rank
 class TrainGroup:
     """All training ranks; each call runs on all of them."""
 
-    def __init__(self, config: Config, seats: list[dict[str, Any]], run_dir: str):
+    def __init__(self, config: Config, seats: list[dict[str, Any]], run_dir: str, controller: Any | None = None):
+        """Args: controller: an actor whose method `advanced` is told how far a call is; by rank 0, as every rank has as much to do."""
         self.config, self.timeout_s = config, config.trainer.timeout_s
         self.lock = threading.RLock()  # calls of two threads must not reach the ranks in different orders: their collectives would mix
         actor = ray.remote(TrainRank)
-        self.ranks = [actor.options(**seat).remote(config, rank, run_dir) for rank, seat in enumerate(seats)]
+        self.ranks = [actor.options(**seat).remote(config, rank, run_dir, None if rank else controller) for rank, seat in enumerate(seats)]
 
     def places(self) -> list[tuple[str, list[str]]]:
         """(node, ids of its devices) of each rank."""
@@ -141,6 +142,11 @@ class TrainGroup:
     def export(self, source: str, target: str) -> list[Piece]:
         """Write all trained tensors into the weight files of `target`, which are laid out like those of `source`."""
         return [piece for share in self._all("exporting", "export", source, target) for piece in share]
+
+    def peak_flops(self) -> float | None:
+        """Of the slowest device, a second, in the model's dtype; None where one is not known."""
+        found = self._all("asking for the devices' peak", "peak_flops")
+        return None if None in found else min(found)
 
     def memory(self) -> dict[str, int]:
         """Peaks over the ranks, bytes."""

@@ -20,8 +20,10 @@ from tandem.sync.types import Bucket, Meeting
 class TrainRank:
     """One training process: one device."""
 
-    def __init__(self, config: Config, rank: int, run_dir: str):
+    def __init__(self, config: Config, rank: int, run_dir: str, controller: Any | None = None):
+        """Args: controller: of rank 0, who hears how far its calls are."""
         from tandem import devices
+        from tandem.actors.progress import Progress
 
         self.config, self.rank, self.run_dir = config, rank, Path(run_dir)
         self.device = devices.DEVICES[config.device]
@@ -29,6 +31,7 @@ class TrainRank:
         see_only(self.device, claimed_devices(self.device))
         log_to_file(self.run_dir / "logs" / f"train_rank_{rank}.log")
         self.engine: Any = None
+        self._progress = Progress(controller)
         self.critic: Any = None
         self._writer: Any = None
         self._links: dict[int, Any] = {}  # to each engine
@@ -67,7 +70,7 @@ class TrainRank:
         groups.initialize(
             self.device, rendezvous, self.config.parallel, seed=self.config.trainer.seed, timeout_s=self.config.trainer.collective_timeout_s
         )
-        self.engine = Engine(self.config, model_path, self.device, banned_token_ids)
+        self.engine = Engine(self.config, model_path, self.device, banned_token_ids, progress=self._progress)
 
     def start_optimizer(self, lr: float, weight_decay: float) -> None:
         self.engine.start_optimizer(lr=lr, weight_decay=weight_decay)
@@ -207,6 +210,10 @@ class TrainRank:
         part = timeline.write(self.run_dir, step) if timeline else ""
         operations.write(self.run_dir, step, self.rank)
         return part
+
+    def peak_flops(self) -> float | None:
+        """Of its device, a second, in the model's dtype."""
+        return self.device.peak_flops(self.config.model.dtype)
 
     def memory(self) -> dict[str, int]:
         from tandem.devices import cpu

@@ -65,8 +65,8 @@ def export_checkpoint(
     folder = HuggingFaceFolder(source)
     headers = {file: recast(header, _as(dtype)) if dtype else header for file, header in folder.headers.items()}
     check_room(out, sum(header.file_bytes for header in headers.values()) + sum(file.stat().st_size for file in copied_files(folder)))
-    with phase("comparing the checkpoint's files"):
-        check_bytes(checkpoint)
+    with phase("comparing the checkpoint's files") as progress:
+        check_bytes(checkpoint, progress)
 
     def write(target: Path) -> list:
         if (target / CARD).exists():
@@ -104,10 +104,12 @@ def check_room(out: Path, num_bytes: int) -> None:
         )
 
 
-def check_bytes(checkpoint: Checkpoint) -> None:
-    """Raises UserError, naming the file, when one of the ranks' files has changed."""
-    for name, digest in checkpoint.digests.items():
-        if name.startswith(f"{TRAINERS}/") and file_digest(checkpoint.path / name) != digest:
+def check_bytes(checkpoint: Checkpoint, progress: Callable[[int, int], None]) -> None:
+    """Raises UserError, naming the file, when one of the ranks' files has changed. Args: progress: told (done, total), in files."""
+    files = {name: digest for name, digest in checkpoint.digests.items() if name.startswith(f"{TRAINERS}/")}
+    for number, (name, digest) in enumerate(files.items(), 1):
+        progress(number - 1, len(files))
+        if file_digest(checkpoint.path / name) != digest:
             raise damaged(checkpoint.path / name, "its bytes are not those that were saved")
 
 

@@ -2,7 +2,7 @@
 
 import json
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
@@ -29,16 +29,16 @@ def export(name: Name, out: Out, dtype: Dtype = "as-stored", model: Model = "", 
     """
     from tandem.checkpoint.export_step import export_checkpoint
     from tandem.track.console import Console
-    from tandem.track.events import PhaseEnded, PhaseStarted
+    from tandem.track.events import PhaseAdvanced, PhaseEnded, PhaseStarted
 
     with result_stream(as_json) as result:
         with Console(quiet=quiet or as_json) as console:
 
             @contextmanager
-            def phase(what: str) -> Iterator[None]:
+            def phase(what: str) -> Iterator[Callable[[int, int], None]]:
                 began = time.monotonic()
                 console.emit(PhaseStarted(what))
-                yield
+                yield lambda done, total: console.emit(PhaseAdvanced(what, done, total))
                 console.emit(PhaseEnded(what, time.monotonic() - began))
 
             done = export_checkpoint(name, out, phase, model=model, dtype="" if dtype == "as-stored" else dtype)

@@ -108,7 +108,11 @@ class TrainerConfig(Section):
     )
     device_memory_bytes: int = Field(0, ge=0, description="memory of a device, for the plan before a run; 0: ask the device")
     host_memory_bytes: int = Field(0, ge=0, description="memory of a node, for the plan; 0: not compared, on CPU this machine's")
-    device_peak_flops: float = Field(0, ge=0, description="dense operations a second of a device in the model's dtype; 0: not known")
+    device_peak_flops: float = Field(
+        0,
+        ge=0,
+        description="operations a second of a device, for the plan and mfu; 0: a GPU's data sheet's, else not known",
+    )
     timeout_s: float = Field(3600, gt=0, description="longest wait for the training ranks in one call: start, scores, update, save")
     collective_timeout_s: float = Field(1800, gt=0, description="longest wait inside one collective of the training ranks")
     stop_grace_s: float = Field(60, ge=0, description="after Ctrl-C or SIGTERM: time to finish the step and save")

@@ -25,7 +25,7 @@ def with_assets(config: Config, phase: Callable[[str], AbstractContextManager]) 
         }
         config = config.model_copy(update=updates)
     if not Path(config.model.path).expanduser().is_dir():
-        with phase(f"fetching {config.model.path}"):
-            path = str(hub.fetch(config.model.path, "model", hub.MODEL_FILES))
+        with phase(f"fetching {config.model.path}, MB") as progress:
+            path = str(hub.fetch(config.model.path, "model", hub.MODEL_FILES, progress=progress))
             return config.model_copy(update={"model": config.model.model_copy(update={"path": path})})
     return config

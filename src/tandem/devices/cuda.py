@@ -10,8 +10,15 @@ NAME = "gpu"
 COLLECTIVE_BACKEND = "nccl"
 RAY_RESOURCE = "GPU"
 VISIBLE_DEVICES_VARIABLE = "CUDA_VISIBLE_DEVICES"
-PEAK_FLOPS: float | None = None  # depends on the model of the card
 FUSED_LAYERS, FUSED_DELTA_RULE = "transformer_engine", "fla"
+
+# Words of a card's name and its bf16 tensor-core peak, dense, from NVIDIA's data sheets (half of what is stated with sparsity).
+STATED_TERAFLOPS = (
+    *(("GB200", 2500.0), ("B200", 2250.0), ("GH200", 989.4), ("H200 NVL", 835.5), ("H200", 989.4)),
+    *(("H100 PCIe", 756.5), ("H100 NVL", 835.5), ("H100", 989.4), ("H800 PCIe", 756.5), ("H800", 989.4), ("H20", 148.0)),
+    *(("A100", 312.0), ("A800", 312.0), ("A40", 149.7), ("A30", 165.0), ("A10", 125.0)),
+    *(("L40S", 362.0), ("L40", 181.0), ("L20", 119.5), ("L4", 121.0)),
+)
 
 
 def has_driver() -> bool:
@@ -94,6 +101,20 @@ def memory_peak_bytes() -> int:
     import torch
 
     return torch.cuda.max_memory_allocated()
+
+
+def peak_flops(dtype: str) -> float | None:
+    """Dense operations a second of this card in `dtype`, as its data sheet says; None where we do not know."""
+    import torch
+
+    return stated_flops(torch.cuda.get_device_name(0), dtype)
+
+
+def stated_flops(card: str, dtype: str) -> float | None:
+    """Args: card: as torch names it, e.g. `NVIDIA H100 80GB HBM3`. In fp32 the speed hangs on whether TF32 is allowed: None."""
+    words = set(card.replace("-", " ").split())
+    named = (tera * 1e12 for names, tera in STATED_TERAFLOPS if words.issuperset(names.split()))
+    return next(named, None) if dtype in ("bfloat16", "float16") else None
 
 
 def memory_bytes() -> int:

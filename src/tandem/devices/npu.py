@@ -10,7 +10,6 @@ NAME = "npu"
 COLLECTIVE_BACKEND = "hccl"
 RAY_RESOURCE = "NPU"
 VISIBLE_DEVICES_VARIABLE = "ASCEND_RT_VISIBLE_DEVICES"
-PEAK_FLOPS: float | None = None  # depends on the model of the card
 # MindSpeed puts its modules in the place of Transformer Engine's; FLA has kernels for triton-ascend.
 FUSED_LAYERS, FUSED_DELTA_RULE = "mindspeed", "fla"
 
@@ -122,6 +121,11 @@ def memory_peak_bytes() -> int:
     import torch_npu
 
     return torch_npu.npu.max_memory_allocated()
+
+
+def peak_flops(dtype: str) -> float | None:
+    """Not known: what is published of the 910B's and 910C's variants does not agree, and torch_npu tells no clock."""
+    return None
 
 
 def memory_bytes() -> int:

@@ -1,7 +1,7 @@
 """One training rank: builds its part of the model, scores sequences, updates weights, hands out weights."""
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -28,8 +28,22 @@ class Engine:
     `device.prepare_megatron()` and `groups.initialize` have run in this process.
     """
 
-    def __init__(self, config: Config, model_path: str, device, banned_token_ids: list[int], *, policy: "Engine | None" = None):
-        """Args: policy: make a critic instead, which begins as this policy with a value head that says 0."""
+    def __init__(
+        self,
+        config: Config,
+        model_path: str,
+        device,
+        banned_token_ids: list[int],
+        *,
+        policy: "Engine | None" = None,
+        progress: Callable[[int, int], None] = lambda done, total: None,
+    ):
+        """
+        Args:
+            policy: make a critic instead, which begins as this policy with a value head that says 0.
+            progress: told (done, total) of this rank's work: parameters loaded, micro-batches, tensors exported.
+        """
+        self.progress = progress
         self.config, self.device, self.banned, self.model_path = config, device, banned_token_ids, model_path
         self.is_critic = policy is not None
         self.hf_config = read_config(model_path)
@@ -56,13 +70,16 @@ class Engine:
         if torch.distributed.get_rank() == 0:
             source.check_names(weights.model_names(self.hf_config))
             source.check_tied()
+        total, done = sum(1 for _ in self._parameters()), 0
         for chunk in self.chunks:
-            weights.load(chunk, source)
+            for _ in weights.loading(chunk, source):
+                done += 1
+                self.progress(done, total)
 
     def critic(self) -> "Engine":
         """A critic in the same ranks, with the optimizer settings of `config.critic`; it begins with this policy's present weights."""
         config = self.config.model_copy(update={"optimizer": self.config.critic.optimizer})
-        return Engine(config, self.model_path, self.device, [], policy=self)
+        return Engine(config, self.model_path, self.device, [], policy=self, progress=self.progress)
 
     def start_optimizer(self, *, lr: float, weight_decay: float) -> None:
         """A fresh optimizer; its moments start at zero."""
@@ -140,6 +157,7 @@ class Engine:
             temperature=temperature,
             banned=self.banned if masked else [],
             entropy_grad=False,
+            progress=self.progress,
         )
         return {index: values for report in reports for index, values in report.items()} if groups.is_reporter() else {}
 
@@ -177,6 +195,7 @@ class Engine:
             temperature=1.0 if supervised else self.config.rollout.temperature,
             banned=[] if supervised else self.banned,
             entropy_grad=not supervised and algorithm.entropy_coef > 0,
+            progress=(lambda done, total: None) if supervised else self.progress,  # a warm start counts its steps
         )
         optimizer.set_lr(self.optimizer, lr)
         update_ok, grad_norm = optimizer.step(self.optimizer, self.device.current())

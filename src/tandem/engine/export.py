@@ -14,6 +14,7 @@ from blake3 import blake3
 from torch import Tensor
 
 from tandem.errors import RunError, UserError
+from tandem.qwen3_5 import weights
 from tandem.qwen3_5.checkpoint import HuggingFaceFolder
 
 DTYPES = {"F32": torch.float32, "BF16": torch.bfloat16, "F16": torch.float16}  # the format's names of those that are trained
@@ -43,7 +44,15 @@ def write_share(engine, source: Path, target: Path) -> list[Piece]:
         RunError: the disk takes no more.
     """
     folder = HuggingFaceFolder(source, tied=engine.hf_config.tie_word_embeddings)
-    return write_tensors(engine.tensors(), folder, folder, target)
+    return write_tensors(counted(engine), folder, folder, target)
+
+
+def counted(engine) -> Iterator[tuple[str, Tensor]]:
+    """The engine's tensors, each told to its `progress` when it has been written."""
+    total = weights.num_tensors(engine.chunks)
+    for done, named in enumerate(engine.tensors(), 1):
+        yield named
+        engine.progress(done, total)
 
 
 def write_tensors(tensors: Iterator[tuple[str, Tensor]], source: HuggingFaceFolder, layout: HuggingFaceFolder, target: Path) -> list[Piece]:

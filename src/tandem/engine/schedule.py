@@ -1,5 +1,6 @@
 """Run a share of sequences through Megatron's pipeline schedule, forward or forward and backward."""
 
+import itertools
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -81,12 +82,21 @@ def _check_vision_tokens(batch: PackedBatch, hf_config) -> None:
 
 
 def run(
-    chunks: list[torch.nn.Module], hf_config, batches: list[PackedBatch], loss: LossFunction, device: str, *, forward_only: bool, **scoring
+    chunks: list[torch.nn.Module],
+    hf_config,
+    batches: list[PackedBatch],
+    loss: LossFunction,
+    device: str,
+    *,
+    forward_only: bool,
+    progress: Callable[[int, int], None] = lambda done, total: None,
+    **scoring,
 ) -> list[Any]:
     """What `loss` reported for each micro-batch, on the last pipeline stage; an empty list elsewhere.
 
     Args:
         chunks: this rank's model chunks, wrapped for data parallelism or not.
+        progress: told (done, total) of the forward passes of this rank's micro-batches.
         scoring: temperature, banned and entropy_grad of `model_input`.
     """
 
@@ -97,9 +107,12 @@ def run(
         num_tokens = len(batch.score_index) if cp_rank == 0 else 0
         return total, torch.tensor(num_tokens, dtype=torch.int, device=device), report
 
+    num_done, num_passes = itertools.count(1), len(batches) * len(chunks)
+
     def forward_step(iterator, chunk):
         batch = next(iterator)
         output = chunk(model_input(batch, hf_config, device, **scoring))
+        progress(next(num_done), num_passes)
         return output, partial(loss_func, batch)
 
     iterators = [iter(list(batches)) for _ in chunks]

@@ -11,11 +11,12 @@ from tandem.plan.shapes import is_known
 from tandem.plan.show import size
 
 
-def plan_before_run(config: Config, memory_bytes: int) -> dict[str, Any] | None:
+def plan_before_run(config: Config, memory_bytes: int, peak_flops: float = 0.0) -> dict[str, Any] | None:
     """The plan of a run that is about to start, as JSON; None when the model's sizes are known only after it has been fetched.
 
     Args:
         memory_bytes: of one device, on CPU of this machine; the settings' own figures come first.
+        peak_flops: of one device; 0: not known.
 
     Raises:
         UserError: it does not fit, or the layout is illegal; says the smallest change that helps.
@@ -26,7 +27,7 @@ def plan_before_run(config: Config, memory_bytes: int) -> dict[str, Any] | None:
     if broken:
         raise broken[0]
     on_cpu = config.device == "cpu"
-    made = make_plan(config, shapes, as_machine(config, 0 if on_cpu else memory_bytes, memory_bytes if on_cpu else 0))
+    made = make_plan(config, shapes, as_machine(config, *((0, memory_bytes) if on_cpu else (memory_bytes, 0)), peak_flops))
     if made.fits is False:
         raise does_not_fit(made)
     return plan_json(made, None)

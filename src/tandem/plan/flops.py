@@ -23,15 +23,19 @@ class Flops:
     def forward(self) -> float:
         return self.layers + self.logits + self.vision
 
-    def useful(self) -> float:
-        """Forward and backward, what MFU counts."""
-        return 3 * self.forward
+    def without_head(self) -> "Flops":
+        """Of a critic: one value a token in the place of the logits."""
+        return Flops(self.layers, 0.0, self.vision)
 
-    def done(self, recompute: str) -> float:
+    def useful(self, *, freeze_vision: bool = False) -> float:
+        """Forward and backward, what MFU counts. A frozen vision tower has no backward pass."""
+        return 3 * self.forward - (2 * self.vision if freeze_vision else 0.0)
+
+    def done(self, recompute: str, *, freeze_vision: bool = False) -> float:
         """What a device really computes: the logits are made again in the backward pass, layers as `recompute` says."""
         again = {"none": 0.0, "selective": 0.7, "full": 1.0}[recompute]  # experts and attention are most of a layer
-        vision = self.vision if recompute == "full" else 0.0
-        return self.useful() + self.logits + again * self.layers + vision
+        vision = self.vision if recompute == "full" and not freeze_vision else 0.0
+        return self.useful(freeze_vision=freeze_vision) + self.logits + again * self.layers + vision
 
 
 def batch_flops(s: Shapes, batch: MicroBatch) -> Flops:

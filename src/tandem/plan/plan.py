@@ -157,10 +157,12 @@ def _compute(config: Config, setting: Setting, machine: Machine, batch: MicroBat
     passes = config.batch.num_epochs * -(-config.data.train_batch_size // (config.batch.mini_batch_size or config.data.train_batch_size))
     of_batch: Flops = batch_flops(setting.shapes, batch)
     updates = passes * count * layout.dp
-    useful, update = updates * of_batch.useful(), updates * of_batch.done(config.trainer.recompute)
-    models = 1 + has_critic(config)  # that learn; a critic's operations are the policy's, its head aside
-    useful, update = useful * models, update * models
-    scored = updates / config.batch.num_epochs * of_batch.forward * (models + (config.algorithm.kl.coef > 0))
+    frozen = config.model.freeze_vision
+    learning = [of_batch, of_batch.without_head()] if has_critic(config) else [of_batch]
+    useful = updates * sum(model.useful(freeze_vision=frozen) for model in learning)
+    update = updates * sum(model.done(config.trainer.recompute, freeze_vision=frozen) for model in learning)
+    scoring = sum(model.forward for model in learning) + of_batch.forward * (config.algorithm.kl.coef > 0)
+    scored = updates / config.batch.num_epochs * scoring
     idle = bubble(layout, count)
     seconds = (update + scored) / (1 - idle) / layout.world / machine.peak_flops if machine.peak_flops else None
     return Compute(useful, update + scored, idle, useful / update * (1 - idle), seconds)
@@ -201,10 +203,12 @@ def _cache_check(config: Config, made: Generator) -> Check:
     return Check("device", "rollout", needed, made.weights + made.working + made.cache, "generator with a cache for one longest sequence")
 
 
-def as_machine(config: Config, device_bytes: int, host_bytes: int) -> Machine:
+def as_machine(config: Config, device_bytes: int, host_bytes: int, peak_flops: float = 0.0) -> Machine:
     """The settings' figures before those given."""
     trainer = config.trainer
-    return Machine(trainer.device_memory_bytes or device_bytes, trainer.host_memory_bytes or host_bytes, trainer.device_peak_flops)
+    return Machine(
+        trainer.device_memory_bytes or device_bytes, trainer.host_memory_bytes or host_bytes, trainer.device_peak_flops or peak_flops
+    )
 
 
 def with_devices(config: Config, devices: int) -> Config:

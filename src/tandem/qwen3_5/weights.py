@@ -162,9 +162,16 @@ def _group(entry: Entry) -> torch.distributed.ProcessGroup:
     return parallel_state.get_expert_tensor_parallel_group() if entry.expert else parallel_state.get_tensor_model_parallel_group()
 
 
-@torch.no_grad()
 def load(chunk: Qwen3_5Model, source: TensorSource) -> None:
+    """`loading`, to its end."""
+    for _ in loading(chunk, source):
+        pass
+
+
+@torch.no_grad()
+def loading(chunk: Qwen3_5Model, source: TensorSource) -> Iterator[str]:
     """Fill every parameter of the chunk from Hugging Face tensors, cast to the parameter's dtype, one entry at a time, this rank's part.
+    Yields the name of each that is filled.
 
     A parameter of `FP32` gets that dtype where the folder has it; this comes before anything that looks at dtypes is made of the chunk.
 
@@ -188,6 +195,7 @@ def load(chunk: Qwen3_5Model, source: TensorSource) -> None:
         if entry.megatron.endswith(FP32) and found[0].dtype == torch.float32:
             parameter.data = parameter.data.float()
         parameter.copy_(entry.rule.split(found, group.rank(), group.size()))
+        yield entry.megatron
 
 
 @torch.no_grad()
@@ -216,6 +224,11 @@ def tensors(chunks: list[Qwen3_5Model]) -> Iterator[tuple[str, Tensor]]:
                         assert name not in seen, name
                         seen.add(name)
                         yield name, tensor
+
+
+def num_tensors(chunks: list[Qwen3_5Model]) -> int:
+    """How many `tensors` yields on this rank."""
+    return sum(len(entry.hf) for chunk in chunks for entry in _published(chunk) if _group(entry).rank() == 0)
 
 
 def _published(chunk: Qwen3_5Model) -> Iterator[Entry]:

@@ -15,7 +15,7 @@ from tandem.report.runs import RunFolder
 MAIN_METRICS = (
     *("reward/mean", "accuracy/mean", "format/mean", "val/accuracy", "kl/ref", "entropy", "clip_share", "grad_norm", "loss/policy"),
     *("response_length/mean", "response_length/clipped_share", "fidelity/logprob_abs_diff_mean", "fidelity/logprob_abs_diff_max"),
-    *("tokens_per_s", "time/step_s", "time/rollout_s", "time/update_s", "memory/device_peak_bytes"),
+    *("mfu", "tokens_per_s", "time/step_s", "time/rollout_s", "time/update_s", "memory/device_peak_bytes"),
 )
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")  # escape sequences begin with one; the last reorder text
 

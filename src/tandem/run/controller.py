@@ -28,6 +28,10 @@ class Controller:
     def news(self, timeout_s: float) -> list[Any]:
         return self.track.take(timeout_s)
 
+    def advanced(self, done: int, total: int) -> None:
+        """Rank 0 is so far with what it was asked last."""
+        self.track.advanced_within(done, total)
+
     def stop(self) -> bool:
         """Ask for a stop after this step, with a checkpoint. False when the run is not at a point where there is anything to save."""
         self._stop = True
@@ -61,15 +65,19 @@ class Controller:
             self.track.close_trackers(failed)
 
     def _run_task(self) -> dict[str, Any]:
-        from tandem import devices
-        from tandem.report.page import write_report
-        from tandem.report.runs import run_folder
-        from tandem.run import assemble, debug, evaluate, loop, sft
-        from tandem.track.summary import summarize
+        import ray
+
+        with self.track.phase("loading the libraries"):  # half a minute on a busy machine
+            from tandem import devices
+            from tandem.report.page import write_report
+            from tandem.report.runs import run_folder
+            from tandem.run import assemble, debug, evaluate, loop, sft
+            from tandem.track.summary import summarize
 
         config = self.config
         device = devices.DEVICES[config.device]
-        run = self._run = assemble.assemble(config, device, self.task, self.run_dir, self.track)
+        me = ray.get_runtime_context().current_actor
+        run = self._run = assemble.assemble(config, device, self.task, self.run_dir, self.track, me)
         run.stop_requested = self._stop
         checkpoint = find_checkpoint(config.resume, self.run_dir) if self.task in ("train", "demo") else None
         if self.task in ("train", "demo", "sft", "train-only") and config.warm_start.max_steps and not checkpoint:

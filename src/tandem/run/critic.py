@@ -10,7 +10,7 @@ from tandem.algorithms.advantages import AdvantageBatch
 from tandem.config.checks import has_critic
 from tandem.config.schema import Config
 from tandem.data.types import Sequence
-from tandem.run.mini_batches import mini_batches
+from tandem.run.mini_batches import mini_batches, num_mini_batches
 from tandem.run.run import Run
 from tandem.run.samples import Sample
 
@@ -44,7 +44,10 @@ def update_critic(run: Run, samples: list[Sample], step: int) -> dict[str, float
     """Optimizer steps of the critic over the mini-batches of the policy's. Reads the samples' `value_targets`. Returns mean metrics."""
     config = run.config
     lr = schedules.lr_at(config.critic.optimizer, step, run.total_steps)
-    results = [run.trainers.update_critic(sequences(batch), lr=lr) for batch in mini_batches(samples, config)]
+    results, num_models = [], 1 + policy_learns(config, step)
+    for number, batch in enumerate(mini_batches(samples, config)):
+        run.track.part(number, num_models * num_mini_batches(samples, config))
+        results.append(run.trainers.update_critic(sequences(batch), lr=lr))
     metrics = {name: float(np.mean([r[name] for r in results])) for name in results[0]}
     num_skipped = sum(r["critic/update_ok"] < 1 for r in results)
     return metrics | {"critic/lr": lr, "critic/num_skipped": num_skipped}

@@ -52,7 +52,7 @@ def launch(config: Config, task: str, console: Console) -> dict[str, Any]:
         if task in ("eval", "rollout-only"):
             check_sizes(config)
         if task in ("train", "demo"):
-            if plan := plan_before_run(config, device.memory_bytes()):
+            if plan := plan_before_run(config, device.memory_bytes(), device.peak_flops(config.model.dtype) or 0.0):
                 write_plan(run_dir, plan)
             else:
                 console.emit(Note(f"not planned: the sizes of {config.model.path} are known when it has been fetched"))
@@ -142,7 +142,7 @@ def _run(config: Config, task: str, run_dir: Path, device, console: Console, sto
     joined = cluster.start(config, device)
     stop.listen()  # ray.init installs a handler of its own
     cluster.check_resources(config, device, joined, generators=task in ("train", "demo"))
-    controller = cluster.answering_aside(Controller, "news", "stop").options(num_cpus=1).remote(config, task, str(run_dir))
+    controller = cluster.answering_aside(Controller, "news", "stop", "advanced").options(num_cpus=1).remote(config, task, str(run_dir))
     console.emit(PhaseEnded("starting the cluster", time.monotonic() - began))
     future = controller.run.remote()
     result = _watch(future, controller, console, lambda: stop.count > 0)

@@ -20,7 +20,8 @@ from tandem.run.critic import add_values, policy_learns, token_rewards, update_c
 from tandem.run.estimate import validation_metrics
 from tandem.run.fidelity import check_fidelity, check_reference, correct, fidelity, of_update
 from tandem.run.metrics import Stopwatch, sample_metrics, throughput
-from tandem.run.mini_batches import mini_batches
+from tandem.run.mfu import mfu
+from tandem.run.mini_batches import mini_batches, num_mini_batches
 from tandem.run.penalty import take_kl_from_rewards
 from tandem.run.profile import profiled
 from tandem.run.run import Run
@@ -37,7 +38,8 @@ def train(run: Run, checkpoint: Checkpoint | None = None) -> None:
     done = run.resume(checkpoint) if checkpoint else run.start()
     for line in passes.notes(run.config):
         run.track.note(line)
-    run.publish(version=done)
+    with run.track.phase("publish"):
+        run.publish(version=done)
     if is_validated_after(run, done) and not run.track.was_validated(done):
         validate(run, done)
     with saved_if_generators_fail(run):
@@ -120,6 +122,7 @@ def one_step(run: Run, step: int) -> dict[str, float]:
         **sample_metrics(samples),
         **metrics,
         **throughput(samples, clock),
+        **mfu(config, sequences(samples), step, seconds=clock.seconds["update"], peak_flops=run.peak_flops),
         **run.trainers.memory(),
     }
 
@@ -179,7 +182,9 @@ def update(run: Run, samples: list[Sample], lr: float) -> dict[str, float]:
     A step whose gradients are not finite is skipped, and counted.
     """
     state, results = run.algorithm_state, []
-    for batch in mini_batches(samples, run.config):
+    count, critics = num_mini_batches(samples, run.config), int(has_critic(run.config))
+    for number, batch in enumerate(mini_batches(samples, run.config)):
+        run.track.part(critics * count + number, (1 + critics) * count)
         results.append(run.trainers.update(sequences(batch), lr=lr, kl_coef=state.kl_coef))
         state.count(taken=results[-1]["update_ok"] == 1.0)
     metrics = {name: float(np.mean([r[name] for r in results])) for name in results[0]}

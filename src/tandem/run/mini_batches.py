@@ -11,12 +11,21 @@ from tandem.run.samples import Sample
 
 def mini_batches(samples: list[Sample], config: Config) -> Iterator[list[Sample]]:
     """`batch.mini_batch_size` prompts with all of their samples at a time, `batch.num_epochs` times over."""
-    size = (config.batch.mini_batch_size or config.data.train_batch_size) * config.rollout.n
+    size = mini_batch_size(config)
     for _ in range(config.batch.num_epochs):
         for start in range(0, len(samples), size):
             batch = samples[start : start + size]
             add_weights(batch, config)
             yield batch
+
+
+def mini_batch_size(config: Config) -> int:
+    """Samples."""
+    return (config.batch.mini_batch_size or config.data.train_batch_size) * config.rollout.n
+
+
+def num_mini_batches(samples: list[Sample], config: Config) -> int:
+    return config.batch.num_epochs * -(-len(samples) // mini_batch_size(config))
 
 
 def add_weights(batch: list[Sample], config: Config) -> None:

@@ -6,6 +6,7 @@ gather answer when the gathering rank has finished. An engine that fails is left
 """
 
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -34,7 +35,14 @@ class Publication:
 
 
 def publish(
-    trainers: TrainGroup, replicas: list[Replica], version: int, prefix: str, *, verify_share: float, timeout_s: float
+    trainers: TrainGroup,
+    replicas: list[Replica],
+    version: int,
+    prefix: str,
+    *,
+    verify_share: float,
+    timeout_s: float,
+    progress: Callable[[int], None] = lambda num_tensors: None,
 ) -> Publication:
     """Bring `replicas` to the trainers' present weights; those that took all of them have `version`.
 
@@ -42,6 +50,7 @@ def publish(
         prefix: of bucket files, unique to the run.
         verify_share: of the tensors whose checksums are compared, 0 to 1.
         timeout_s: an engine that takes longer for one bucket has failed.
+        progress: told how many tensors have arrived.
 
     Raises:
         RunError: a trainer failed.
@@ -69,6 +78,7 @@ def publish(
         waiting[rank.next_bucket.remote(version, prefix, verify_share, False)] = index  # while this one is loaded
         tell.load(bucket, node, forwarded)
         done.names += [entry.name for entry in bucket.entries if entry.is_last]
+        progress(len(done.names))
         done.num_bytes += sum(entry.num_bytes for entry in bucket.entries)
         done.num_checksums += sum(entry.is_last and bool(entry.checksum) for entry in bucket.entries)
     reports = tell("finish_update", version, done.names)

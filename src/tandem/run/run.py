@@ -58,6 +58,7 @@ class Run:
         self.version = -1
         self.trained_version = 0  # optimizer steps in the trainers' weights
         self.stop_requested = False
+        self.peak_flops: float | None = None  # of a training device, a second; None: not known, and no `mfu`
         self.algorithm_state = AlgorithmState(config.algorithm.kl.coef)
         self.images = ImageStore(run_dir, config.record.image_bytes)
         self.saving = Saving()
@@ -186,7 +187,12 @@ class Run:
             while behind:
                 share = config.sync.verify_share if version > 1 and len(behind) == num_engines else 1.0
                 limit = config.rollout.health_timeout_s
-                done = publish(self.trainers, behind, version, self.shared_memory_prefix, verify_share=share, timeout_s=limit)
+                done = publish(
+                    *(self.trainers, behind, version, self.shared_memory_prefix),
+                    verify_share=share,
+                    timeout_s=limit,
+                    progress=lambda num_tensors: self.track.advanced(num_tensors, len(self._expected_names())),
+                )
                 self._check_names(done.names)
                 self.trainers.offload(parameters=True)
                 self.generators.wake_caches([replica for replica in behind if replica not in done.failed], done.failed)
@@ -199,11 +205,15 @@ class Run:
                 behind = list(done.failed)
         return replace(done, canary_abs_diff=max(differences, default=None))
 
-    def _check_names(self, names: list[str]) -> None:
+    def _expected_names(self) -> set[str]:
+        """Of all tensors of the model."""
         if self._names is None:
             tied = AutoConfig.from_pretrained(self.model_path).tie_word_embeddings
             self._names = HuggingFaceFolder(self.model_path, tied).names()
-        if differing := self._names ^ set(names):
+        return self._names
+
+    def _check_names(self, names: list[str]) -> None:
+        if differing := self._expected_names() ^ set(names):
             raise RunError(
                 f"{len(differing)} tensors of the model were not published, or are not in it: {sorted(differing)[:5]}",
                 "generators would keep old weights for them",

@@ -30,6 +30,7 @@ class Tracker:
         self.phase_seconds: dict[str, float] = {}
         self._events: list[Event] = []
         self._open: list[str] = []
+        self._part, self._counted = (0, 1), False
         self._news = threading.Condition()
         self._outside: Trackers | None = None
         run_dir.mkdir(exist_ok=True)
@@ -57,6 +58,7 @@ class Tracker:
         """Show a piece of work while it lasts; yields a function (done, total) for its progress."""
         began = time.monotonic()
         self._open.append(name)
+        self._part, self._counted = (0, 1), total > 0
         self.emit(PhaseStarted(name, total))
         try:
             yield self.progress(name)
@@ -70,10 +72,21 @@ class Tracker:
         """Progress of the open phase `name`."""
         return lambda done, total: self.emit(PhaseAdvanced(name, done, total))
 
-    def generated(self, done: int, total: int) -> None:
-        """Progress of whichever phase is generating."""
+    def advanced(self, done: int, total: int) -> None:
+        """Progress of whichever phase is open, counted by the controller."""
+        self._counted = True
         if self._open:
             self.emit(PhaseAdvanced(self._open[-1], done, total))
+
+    def advanced_within(self, done: int, total: int) -> None:
+        """Progress of what a rank was asked in the open phase, or in its present part. A phase counted otherwise keeps its count."""
+        if self._open and not self._counted:
+            part, num_parts = self._part
+            self.emit(PhaseAdvanced(self._open[-1], part * total + done, num_parts * total))
+
+    def part(self, number: int, of: int) -> None:
+        """The open phase consists of `of` equal pieces of work, and that of this number, from 0, begins."""
+        self._part = number, of
 
     def go_on_after(self, step: int) -> None:
         """Forget what was recorded of later steps, which will be done again; -1: of all."""

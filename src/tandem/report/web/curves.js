@@ -18,6 +18,7 @@ const CHARTS = [
   ["Clipped share of tokens", ["clip_share"], false],
   ["Policy loss", ["loss/policy"], false],
   ["Tokens a second", ["tokens_per_s"], false],
+  ["Use of the devices' peak (MFU)", ["mfu"], false],
 ];
 
 const chosen = { smoothing: 0, hidden: new Set(), added: [] };
