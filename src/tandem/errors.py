@@ -1,5 +1,7 @@
 """The two kinds of failure a person meets. Everything else that escapes is a bug and keeps its traceback in the log."""
 
+from pathlib import Path
+
 
 class UserError(ValueError):
     """The input or the environment is at fault: one message to the terminal, exit code 2.
@@ -31,3 +33,8 @@ class RunError(RuntimeError):
 
     def __str__(self) -> str:
         return f"{self.what}\n  why: {self.why}\n  fix: {self.fix}"
+
+
+def cannot_write(target: Path, error: OSError, what: str = "export") -> RunError:
+    """Of a file or folder of the run."""
+    return RunError(f"the {what} in {target} could not be written", str(error), "make room on its disk, or set another run_dir")

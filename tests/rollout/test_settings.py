@@ -24,6 +24,11 @@ def test_environment_can_be_set_before_vllm_is_imported():
     assert all(isinstance(value, str) for value in environment.values())
 
 
+def test_the_terminal_s_process_loads_nothing_heavy_and_shows_none_of_its_warnings():
+    heavy = run_python("import sys, tandem.run.launch; print([m for m in ('vllm', 'torch', 'megatron', 'ray') if m in sys.modules])")
+    assert heavy.strip() == "[]"
+
+
 def test_memory_share_is_used_unless_the_cache_has_a_size():
     assert "kv_cache_memory_bytes" not in engine_arguments("m", RolloutConfig(), "bfloat16", 64, 0, "cpu")
     arguments = engine_arguments("m", RolloutConfig(cache_bytes=1 << 20, memory_share=0.3, tp=2), "bfloat16", 64, 0, "cpu")

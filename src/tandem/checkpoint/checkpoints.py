@@ -8,8 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from tandem.config.checkpointfolder import FOLDER, FORMAT, MANIFEST, REFERENCE, STATE, STEP, checkpoints_in, newest_in, step_of
-from tandem.engine.export import cannot_write
-from tandem.errors import RunError
+from tandem.errors import RunError, cannot_write
 from tandem.sync.digest import file_digest, sync_path
 
 

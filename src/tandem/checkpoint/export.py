@@ -10,7 +10,8 @@ from pathlib import Path
 from tandem.actors.train_group import TrainGroup
 from tandem.checkpoint.export_check import check_export
 from tandem.config.weightfiles import INDEX, Header
-from tandem.engine.export import Piece, cannot_write, write_at
+from tandem.engine.export import Piece, write_at
+from tandem.errors import cannot_write
 from tandem.qwen3_5.checkpoint import HuggingFaceFolder
 from tandem.sync.digest import sync_path
 

@@ -213,3 +213,8 @@ class Engine:
         self._here(parameters=True, training=False)
         chunks: list[Qwen3_5Model] = self.chunks
         return weights.tensors(chunks)
+
+    @property
+    def num_tensors(self) -> int:
+        """How many of `tensors` there are."""
+        return weights.num_tensors(self.chunks)

@@ -13,8 +13,7 @@ import torch
 from blake3 import blake3
 from torch import Tensor
 
-from tandem.errors import RunError, UserError
-from tandem.qwen3_5 import weights
+from tandem.errors import UserError, cannot_write
 from tandem.qwen3_5.checkpoint import HuggingFaceFolder
 
 DTYPES = {"F32": torch.float32, "BF16": torch.bfloat16, "F16": torch.float16}  # the format's names of those that are trained
@@ -49,10 +48,9 @@ def write_share(engine, source: Path, target: Path) -> list[Piece]:
 
 def counted(engine) -> Iterator[tuple[str, Tensor]]:
     """The engine's tensors, each told to its `progress` when it has been written."""
-    total = weights.num_tensors(engine.chunks)
     for done, named in enumerate(engine.tensors(), 1):
         yield named
-        engine.progress(done, total)
+        engine.progress(done, engine.num_tensors)
 
 
 def write_tensors(tensors: Iterator[tuple[str, Tensor]], source: HuggingFaceFolder, layout: HuggingFaceFolder, target: Path) -> list[Piece]:
@@ -93,10 +91,6 @@ def write_at(file: int, data: memoryview, begin: int) -> str:
         hasher.update(data[done : done + count])
         done += count
     return hasher.hexdigest()
-
-
-def cannot_write(target: Path, error: OSError, what: str = "export") -> RunError:
-    return RunError(f"the {what} in {target} could not be written", str(error), "make room on its disk, or set another run_dir")
 
 
 def _open(path: Path, num_bytes: int) -> int:

@@ -27,8 +27,7 @@ from tandem.data.prompts import PromptBuilder
 from tandem.data.rows import read_rows
 from tandem.data.types import Prompt
 from tandem.doctor.versions import versions
-from tandem.engine.export import cannot_write
-from tandem.errors import RunError, UserError
+from tandem.errors import RunError, UserError, cannot_write
 from tandem.qwen3_5.checkpoint import HuggingFaceFolder
 from tandem.rewards.pool import RewardPool
 from tandem.rollout.environment import load_environment
