@@ -19,6 +19,7 @@ _LABELS = {
     "phase_seconds": "time in",
     "stopped": "stopped",
 }
+LEAST_SECONDS = 0.05  # of a phase that is worth a line
 PATHS = {"run_dir": "run", "checkpoint": "checkpoint", "export": "export (Hugging Face)", "report": "report"}
 
 
@@ -54,7 +55,7 @@ def summary_table(summary: Mapping[str, Any]) -> Table:
         if key == "stopped":
             rows += [(label, "before its last step; resume=auto goes on")] if value else []
         elif key == "phase_seconds":
-            rows += [(f"{label} {name}", duration(seconds)) for name, seconds in (value or {}).items()]
+            rows += [(f"{label} {name}", duration(seconds)) for name, seconds in (value or {}).items() if seconds >= LEAST_SECONDS]
         elif isinstance(value, Mapping):
             parts = {name: part for name, part in value.items() if not isinstance(part, Mapping)}  # deeper ones have a table of their own
             rows += [(f"{label} {name}", _show(part)) for name, part in parts.items()]
