@@ -77,7 +77,8 @@ def _iter_rows(paths: list[str], data: DataConfig, bad: BadRows) -> Iterator[Row
             num_rows += 1
             yield row
     if files and not num_rows:
-        raise UserError("no row is left", bad.summary or f"{files[0]} holds none", "mend the rows, or see with data.on_bad_row=error what is wrong")
+        why = bad.summary or f"{files[0]} holds none"
+        raise UserError("no row is left", why, "mend the rows, or see with data.on_bad_row=error what is wrong")
 
 
 def _short_names(paths: list[str]) -> list[str]:
