@@ -3,6 +3,7 @@
 import base64
 import json
 import pickle
+from pathlib import Path
 
 import pyarrow as pa
 import pytest
@@ -130,12 +131,16 @@ BAD = {  # kind -> a row of JSON lines, and a part of the reason
     ),
     "image": (record("<image>", []) | {"images": ["gone.png"]}, "gone.png cannot be read"),
     "video": (record("x", []) | {"videos": ["v.mp4"]}, "it has a video"),
+    "text": (json.dumps(record("x", [], answer="\ud800")), "one half of a surrogate pair"),
+    "json: nested": ('{"prompt": ' + "[" * 100_000, "its line is no JSON object"),
+    "marks: no column": ({key: value for key, value in record("<image>", []).items() if key != "images"}, "column 'images' is missing"),
+    "prompt: blank": (record(" ", []), "no text"),
 }
 
 
-@pytest.mark.parametrize("kind", BAD)
-def test_each_kind_of_bad_row_ends_in_one_message_or_is_left_out_and_counted(tmp_path, kind):
-    line, why = BAD[kind]
+@pytest.mark.parametrize("case", BAD)
+def test_each_kind_of_bad_row_ends_in_one_message_or_is_left_out_and_counted(tmp_path, case):
+    (line, why), kind = BAD[case], case.partition(":")[0]
     path = json_lines(tmp_path / "a.jsonl", [record("good", []), line, record("also good", [])])
     with pytest.raises(BadRow) as caught:
         read_rows([path])
@@ -145,6 +150,19 @@ def test_each_kind_of_bad_row_ends_in_one_message_or_is_left_out_and_counted(tmp
     assert [row.id for row in read_rows([path], SKIP, bad)] == ["a.jsonl:0", "a.jsonl:2"], "other rows keep their numbers"
     assert dict(bad.counts) == {kind: 1} and check_files([path], data=SKIP) == 2
     assert bad.summary == f"1 bad row left out ({kind} 1); the log says why"
+
+
+def test_a_mark_of_the_encoding_before_the_first_line_is_no_bad_row(tmp_path):
+    path = json_lines(tmp_path / "a.jsonl", [record("x", [])])
+    Path(path).write_bytes(b"\xef\xbb\xbf" + Path(path).read_bytes())
+    assert [row.messages[-1]["content"] for row in read_rows([path])] == ["x"]
+
+
+def test_a_file_of_empty_lines_says_that_it_holds_no_row(tmp_path):
+    path = tmp_path / "a.jsonl"
+    path.write_text("\n\n")
+    with pytest.raises(UserError, match=r"a\.jsonl holds none"):
+        read_rows([str(path)])
 
 
 def test_when_every_row_is_bad_it_is_an_error_even_so(tmp_path):

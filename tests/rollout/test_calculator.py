@@ -67,6 +67,7 @@ def test_calls_in_json_and_several_in_one_turn():
         "[1]",
         "<function=shell><parameter=expression>1</parameter></function>",
         '"x"',
+        "[" * 100_000,
     ):
         assert answer(call).startswith("error")
 

@@ -222,6 +222,34 @@ def test_what_takes_too_long_ends_its_sample_and_a_tool_that_blocks_the_loop_doe
     assert [c.finish_reason for c in result[0]] == ["timeout", "timeout"] and time.monotonic() - began < 5
 
 
+WRONG = {
+    "score text": lambda: Step(done=True, score="1"),
+    "score nan": lambda: Step(done=True, score=float("nan")),
+    "message text": lambda: Step(["go on"]),
+    "content none": lambda: Step([Message(None)]),
+    "image path": lambda: Step([Message("<image>", ["a.png"])]),
+}
+
+
+@pytest.mark.parametrize("wrong", WRONG)
+def test_a_step_of_wrong_parts_costs_its_sample_and_not_the_rollout(builder, wrong):
+    _, result = talk(builder, lambda name, turn: name, lambda text: WRONG[wrong]() if "0:1:" in text else Step(done=True), n=2)
+    assert [c.finish_reason for c in result[0]] == ["stop", "failed"] and result[0][1].score == 0.0
+
+
+def test_a_reset_that_fails_names_the_row(builder):
+    class Broken(Scripted):
+        def reset(self, row):
+            return row.extra_info["hint"]
+
+    row = Row("rows:3", "test", [{"role": "user", "content": "?"}], [], "7", {})
+    with pytest.raises(UserError, match="rows:3") as caught:
+        Maker(lambda: Broken(None)).opened(row)
+    assert "KeyError: 'hint'" in caught.value.why
+    with pytest.raises(UserError, match="'soon'"):
+        Maker(lambda: Broken(None)).opened(replace(row, extra_info={"hint": "soon"}))
+
+
 def test_an_environment_that_raises_ends_its_sample_and_one_that_always_does_ends_the_rollout(builder):
     def answers(text):
         if "0:1:" in text:

@@ -118,12 +118,12 @@ def _arrow_table(path: Path) -> pa.Table:
 
 def _json_lines(path: Path) -> Iterator[Record | str]:
     """One object a line; empty lines are passed over. A line that is no object is given as its text."""
-    with path.open(encoding="utf-8") as file:
+    with path.open(encoding="utf-8-sig") as file:  # some editors write a mark before the first line
         for line in file:
             if line.strip():
                 try:
                     record = json.loads(line)
-                except ValueError:
+                except (ValueError, RecursionError):  # the latter: nested too deeply
                     record = None
                 yield record if isinstance(record, dict) else line.strip()
 

@@ -7,6 +7,8 @@ from typing import Any
 import numpy as np
 from PIL import Image, ImageOps, UnidentifiedImageError
 
+MAX_NAME = 200  # characters of a path in a message: a data URL would fill the screen
+
 # what PIL raises on a bad file; its AVIF decoder raises RuntimeError
 BROKEN = (OSError, SyntaxError, ValueError, RuntimeError, Image.DecompressionBombError)
 
@@ -25,7 +27,7 @@ def encoded_image(image: dict[str, Any] | None, path: Path) -> bytes:
     data, where = image.get("bytes"), "an image"
     if data is None and image.get("path"):
         file = path.parent / image["path"]
-        where = f"image {file}"
+        where = f"image {str(file)[:MAX_NAME]}"
         try:
             data = file.read_bytes()
         except (OSError, ValueError) as error:  # ValueError: a null byte in the path

@@ -2,6 +2,7 @@
 
 import base64
 import binascii
+import json
 from typing import Any
 
 from tandem.config.schema import DataConfig
@@ -14,6 +15,10 @@ def as_record(record: Record | str, data: DataConfig) -> Record:
     """The record in the processed form, prompt a list of messages, images as parquet has them. Raises Unreadable."""
     if isinstance(record, str):
         raise Unreadable("json", f"its line is no JSON object: {record[:60]!r}", "write one object a line")
+    try:
+        json.dumps(record, ensure_ascii=False).encode()
+    except UnicodeEncodeError as error:
+        raise Unreadable("text", "its text holds one half of a surrogate pair", "write the character whole, or leave it out") from error
     layout = layout_of(record, data)
     missing = [name for name in layout.needed if name not in record and name != "data_source"]
     if missing:

@@ -21,6 +21,12 @@ class CollectedRows(BadRows):
         self.counts[error.kind] += 1
         self.met.append(error)
 
+    @property
+    def summary(self) -> str:
+        """The first complaint, too: there is no log here."""
+        first = " ".join(str(self.met[0]).split()) if self.met else ""
+        return f"{sum(self.counts.values())} bad rows; the first: {first}" if first else ""
+
 
 @dataclass(frozen=True)
 class SeenRow:

@@ -77,7 +77,8 @@ def _iter_rows(paths: list[str], data: DataConfig, bad: BadRows) -> Iterator[Row
             num_rows += 1
             yield row
     if files and not num_rows:
-        raise UserError("no row is left", f"{bad.summary}", "mend the rows, or see with data.on_bad_row=error what is wrong")
+        why = bad.summary or f"{files[0]} holds none"
+        raise UserError("no row is left", why, "mend the rows, or see with data.on_bad_row=error what is wrong")
 
 
 def _short_names(paths: list[str]) -> list[str]:
@@ -104,7 +105,8 @@ def _iter_file(path: Path, name: str, data: DataConfig, bad: BadRows) -> Iterato
         for number, record in enumerate(file.records(columns)):
             try:
                 if layout is None or columns is None:
-                    yield _row(as_record(record, data), path, name, number, True, data)
+                    made = as_record(record, data)
+                    yield _row(made, path, name, number, (data.columns.images or "images") in record, data)
                 else:
                     assert isinstance(record, dict)
                     has_images = "images" in columns or bool(data.columns.images)
@@ -151,6 +153,8 @@ def _messages(messages: list[dict[str, Any] | None], system_prompt: str) -> list
         raise Unreadable("prompt", "the prompt is empty, or a message lacks its role or content", fix)
     if kept[-1]["role"] != "user":
         raise Unreadable("prompt", f"the prompt ends with a message of {kept[-1]['role']}", "end it with the user's question")
+    if not kept[-1]["content"].strip():
+        raise Unreadable("prompt", "the user's last message has no text", "write the question")
     if system_prompt and kept[0]["role"] != "system":
         kept.insert(0, {"role": "system", "content": system_prompt})
     return kept

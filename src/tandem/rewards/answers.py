@@ -7,15 +7,25 @@ from mathruler.grader import are_equal_under_sympy, grade_answer
 
 from tandem.rewards.units import Quantity, split_unit
 
+RELATIONS = [  # each in one spelling, which has no equals sign
+    (r"\\leq?(?![A-Za-z])|\u2264|<=", r"\\leq "),
+    (r"\\geq?(?![A-Za-z])|\u2265|>=", r"\\geq "),
+    (r"\\lt(?![A-Za-z])", "<"),
+    (r"\\gt(?![A-Za-z])", ">"),
+    (r"\\neq?(?![A-Za-z])|\\not\s*=|\u2260|(?<!\d)!=", r"\\neq "),
+]
 _REWRITES = [  # LaTeX and typography that carry no meaning, or have a plain spelling
     (r"\\(?:left|right|displaystyle|big|Big|limits)(?![A-Za-z])", ""),
     (r"\\[dtc]frac(?![A-Za-z])", r"\\frac"),
     (r"(?<=\d)\{,\}(?=\d{3})", ","),
     (r"(?<=\d)\\,(?=\d{3}(?!\d))", ","),
-    (r"\\[!,;: ]|~|\u00a0|\u2009", " "),
+    (r"\\[!,;: ()\[\]]|\\q?quad(?![A-Za-z])|~|\u00a0|\u2009", " "),
     (r"\\\$|\$", ""),
     (r"[\u2212\u2013]", "-"),
     (r"\\cdot(?![A-Za-z])|\\times(?![A-Za-z])|[\u00b7\u00d7]", "*"),
+    (r"\\div(?![A-Za-z])|\u00f7", "/"),
+    *RELATIONS,
+    (r"\\approx(?![A-Za-z])|\u2248", "="),
     (r"\\pi(?![A-Za-z])|\u03c0", "pi"),
     (r"\u221a", r"\\sqrt"),
     (r"\u00b2", "^2"),
@@ -24,12 +34,17 @@ _REWRITES = [  # LaTeX and typography that carry no meaning, or have a plain spe
     (r"\\frac\s*(\d)\s*(\d)", r"\\frac{\1}{\2}"),
     (r"\\sqrt\s*(\d)", r"\\sqrt{\1}"),
 ]
+_FULL_WIDTH = str.maketrans(dict(zip(range(0xFF01, 0xFF5F), map(chr, range(0x21, 0x7F)))))  # as Chinese is typed
 _NUMBER = r"(?:\d{1,40}(?:\.\d{0,40})?|\.\d{1,40})"
-_THOUSANDS = re.compile(r"[-+]?\d{1,3}(?:,\d{3})+(?:\.\d+)?")
+_THOUSANDS = re.compile(r"[-+]?[1-9]\d{0,2}(?:,\d{3})+(?:\.\d+)?")
 _RATIONAL = re.compile(
     rf"(?P<sign>[-+]?)\s*(?:(?P<number>{_NUMBER})|(?:(?P<whole>\d{{1,40}})\s*)?\\frac\s*{{\s*(?P<a>-?{_NUMBER})\s*}}\s*{{\s*(?P<b>-?{_NUMBER})\s*}}"
     rf"|(?:(?P<whole2>\d{{1,40}})\s+)?\(?(?P<c>{_NUMBER})\)?\s*/\s*\(?(?P<d>{_NUMBER})\)?)"
 )
+_POWER = re.compile(r"([-+]?)\s*(?:(\d{1,40}(?:\.\d{1,40})?)\s*\*\s*)?(\d{1,6})\s*\^\s*(?:\{\s*(-?\d{1,2})\s*\}|(-?\d{1,2}))")
+_REPEATING = re.compile(r"([-+]?)(\d{0,40})\.(\d{0,40})\\overline\s*\{(\d{1,40})\}")
+_INDICES = re.compile(r"\([^()]*\)|\[[^\[\]]*\]|_\s*\{[^{}]*\}")
+_SEVERAL = re.compile(r"[,;\u3001\u6216\u548c]|(?<![A-Za-z])(?:or|and)(?![A-Za-z])")
 _TWO_NUMBERS = re.compile(r"\d\s+\d")  # `2 3` is not 23, though mathruler drops the space
 _BRACKETS = {"(": ")", "[": "]"}
 
@@ -44,11 +59,11 @@ def equal(answer: str, truth: str) -> bool:
     if not answer or not truth:
         return False
     if "=" not in truth:
-        answer = answer.rpartition("=")[2].strip()
+        answer = right_side(answer)
     if "=" not in answer:
-        truth = truth.rpartition("=")[2].strip()
+        truth = right_side(truth)
     mine, right = split_unit(answer), split_unit(truth)
-    if mine.unit and right.unit and mine.unit != right.unit:
+    if (mine.unit and right.unit and mine.unit != right.unit) or (mine.is_percent and right.unit) or (right.is_percent and mine.unit):
         return False
     return _equal_values(mine, right)
 
@@ -56,13 +71,22 @@ def equal(answer: str, truth: str) -> bool:
 def spelling(answer: str) -> str:
     """One spelling of the answers that are seen to be equal without sympy, so that votes for them can be counted: the value alone, without
     the left side of an equation or a unit, a number as a reduced fraction."""
-    value = split_unit(tidy(answer).rpartition("=")[2].strip())
+    value = split_unit(right_side(tidy(answer)))
     number = rational(value.text)
     return (str(number) if number is not None else _squeeze(plain(value.text))) + "%" * value.is_percent
 
 
+def right_side(text: str) -> str:
+    """What an equation says of its left side: `5` of `x = 5` and of `5 = x`. Several equations (`x = 3, y = 4`) are left as they are."""
+    left, equals, right = (part.strip() for part in text.rpartition("="))
+    if not equals or _SEVERAL.search(_INDICES.sub("", left)):
+        return text
+    return left if len(right) == 1 and right.isalpha() and rational(left) is not None else right
+
+
 def tidy(text: str) -> str:
     """One spelling of what LaTeX and Unicode spell in several ways."""
+    text = text.translate(_FULL_WIDTH)
     for pattern, replacement in _REWRITES:
         text = re.sub(pattern, replacement, text)
     whole = re.fullmatch(r"\s*\\(?:text|mathrm|textbf|mathbf|mbox)\s*\{([^{}]*)\}\s*", text)
@@ -95,9 +119,16 @@ def _equal_expressions(mine: str, right: str) -> bool:
 
 
 def rational(text: str) -> Fraction | None:
-    """The exact value of an integer, decimal, fraction or mixed number; None for anything else, and for a zero denominator."""
+    """The exact value of an integer, decimal (`0.\\overline{3}`, too), fraction, mixed number, or power (`1.5*10^3`); None for anything
+    else, and for a zero denominator."""
     if _THOUSANDS.fullmatch(text):
         text = text.replace(",", "")
+    if power := _POWER.fullmatch(text):
+        return _power(*power.groups())
+    if repeating := _REPEATING.fullmatch(text):
+        minus, whole, once, again = repeating.groups()
+        value = Fraction(int(whole + once + again or 0) - int(whole + once or 0), (10 ** len(again) - 1) * 10 ** len(once))
+        return -value if minus == "-" else value
     match = _RATIONAL.fullmatch(text)
     if not match:
         return None
@@ -108,6 +139,14 @@ def rational(text: str) -> Fraction | None:
     if below == 0:
         return None
     return sign * (int(match["whole"] or match["whole2"] or 0) + above / below)
+
+
+def _power(sign: str, factor: str | None, base: str, braced: str | None, bare: str | None) -> Fraction | None:
+    exponent = int(braced or bare or 0)
+    if int(base) == 0 and exponent <= 0:
+        return None
+    value = Fraction(factor or 1) * Fraction(base) ** exponent
+    return -value if sign == "-" else value
 
 
 def plain(text: str) -> str:

@@ -9,7 +9,7 @@ import re
 
 from math_verify import LatexExtractionConfig, parse, verify
 
-from tandem.rewards.answers import equal, spelling, tidy
+from tandem.rewards.answers import RELATIONS, equal, right_side, spelling, tidy
 from tandem.rewards.extract import last_box
 from tandem.rewards.types import Grade
 from tandem.rewards.units import split_unit
@@ -19,7 +19,13 @@ logging.getLogger("math_verify").setLevel(logging.ERROR)  # it warns of every ca
 MAX_ANSWER_LENGTH = 1024  # characters
 _STRUCTURED = re.compile(r"\\(?:cup|cap|infty|begin|pm|leq?|geq?|neq|emptyset|setminus|mathbb)(?![A-Za-z])|\\\{|[<>\u222a\u221e]")
 _POWER = re.compile(r"[\^!]|\\sqrt\s*\[")
-_SPELLINGS = [(r"\\varnothing|\u2205", r"\\emptyset"), (r"\\[dt]frac(?![A-Za-z])", r"\\frac"), (r"\\(?:left|right)(?![A-Za-z])", "")]
+_SPELLINGS = [
+    (r"\\varnothing|\u2205", r"\\emptyset"),
+    (r"\\[dt]frac(?![A-Za-z])", r"\\frac"),
+    (r"\\(?:left|right)(?![A-Za-z])", ""),
+    (r"\\mathbb\s*([A-Z])", r"\\mathbb{\1}"),
+    *RELATIONS,
+]
 _MEMBER = re.compile(r"^\s*[A-Za-z]\s*(?:\\in(?![A-Za-z])|\u2208)\s*")
 
 
@@ -49,7 +55,7 @@ def same(answer: str, truth: str) -> bool:
     if any(split_unit(tidy(side)).unit for side in (answer, truth)):  # math-verify drops units
         return False
     if "=" in answer and "=" not in truth:
-        answer = answer.rpartition("=")[2]
+        answer = right_side(answer)
     extraction = [LatexExtractionConfig()]
     parsed = [parse(f"${side}$", extraction, fallback_mode="no_fallback", parsing_timeout=None) for side in (truth, answer)]
     return bool(parsed[0] and parsed[1]) and verify(parsed[0], parsed[1], timeout_seconds=None)

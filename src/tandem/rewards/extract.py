@@ -3,7 +3,8 @@
 import re
 
 BOX = "\\boxed{"
-_SAID = re.compile(r"(?:####|\banswer\s*(?:is|:|=))\s*:?\s*(.+)", re.IGNORECASE)
+_SAID = re.compile(r"(?:####|\banswer\s*(?:is|:|=)|\u7b54\u6848\s*(?:\u662f|\u4e3a|[:\uff1a]))\s*[:\uff1a]?\s*(.+)", re.IGNORECASE)
+_BEFORE, _BEHIND = re.compile(r"(?:[\s*$]|\\[(\[])*"), re.compile(r"(?:[\s*$.\u3002]|[)\]]\\)*")  # the second one backwards
 
 
 def last_box(text: str) -> str | None:
@@ -26,12 +27,21 @@ def after_thought(text: str) -> str:
 
 
 def said_answer(text: str) -> str | None:
-    """The last box, or else what follows the last `####`, `answer is` or `answer:` on its line, outside the thought; None without any."""
+    """The last box, or else what follows the last `####`, `answer is` or `answer:`, also in Chinese, on its line, outside the thought;
+    None without any."""
     box = last_box(text)
     if box is not None:
         return box
     said = _SAID.findall(after_thought(text))
-    return said[-1].strip().strip("*$").removesuffix(".").strip() if said else None
+    return _undressed(said[-1]) if said else None
+
+
+def _undressed(text: str) -> str:
+    """Without Markdown and the brackets of a formula on either side, and without the full stop."""
+    for dress in (_BEFORE, _BEHIND):
+        match = dress.match(text)
+        text = text[match.end() if match else 0 :][::-1]
+    return text
 
 
 def well_formed(text: str) -> bool:

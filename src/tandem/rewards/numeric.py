@@ -4,12 +4,12 @@ import re
 from collections.abc import Callable
 from fractions import Fraction
 
-from tandem.rewards.answers import rational, tidy
+from tandem.rewards.answers import rational, right_side, tidy
 from tandem.rewards.extract import after_thought, said_answer
 from tandem.rewards.types import Grade
 from tandem.rewards.units import split_unit
 
-_NUMBER = re.compile(r"[-\u2212]?\$?\d[\d,]*(?:\.\d+)?(?:\s*/\s*\d+)?")
+_NUMBER = re.compile(r"(?:(?<![\w.)])[-\u2212])?\$?(?:(?:\d+\s+)?\d+\s*/\s*\d+|(?:\d{1,3}(?:,\d{3})+(?!\d)|\d+)(?:\.\d+)?|\.\d+)")
 _GSM8K = "####"  # GSM8K's own answers end with it
 
 
@@ -39,4 +39,4 @@ def _grade(text: str, ground_truth: str, tolerance: Fraction) -> Grade:
 
 def number(text: str) -> Fraction | None:
     """The value of a number with or without a unit, dollar sign or percent sign (50% is 50); None for anything else."""
-    return rational(split_unit(tidy(text).rpartition("=")[2].strip()).text.replace("$", "").strip())
+    return rational(split_unit(right_side(tidy(text))).text.replace("$", "").strip())

@@ -80,7 +80,7 @@ def expression_of(call: str) -> str | None:
         return parameter[1].strip() if found[1] == "calculator" and parameter else None
     try:
         told = json.loads(call)
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
     if not isinstance(told, dict) or told.get("name") != "calculator" or not isinstance(told.get("arguments"), dict):
         return None

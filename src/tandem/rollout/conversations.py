@@ -16,7 +16,7 @@ from tandem.data.images import BROKEN
 from tandem.data.prompts import PromptBuilder
 from tandem.errors import UserError
 from tandem.rollout.conversation import Conversation
-from tandem.rollout.environment import Environment, Maker, Step
+from tandem.rollout.environment import Environment, Maker, Step, what_is_wrong
 from tandem.rollout.types import Completion, Request
 
 log = logging.getLogger(__name__)
@@ -140,8 +140,8 @@ class Conversations:
         if error := future.exception(timeout=0):
             return self._failed(error)
         step = future.result(timeout=0)
-        if not isinstance(step, Step):
-            return self._failed(TypeError(f"an environment's step must return a Step; it returned {step!r}"))
+        if why := what_is_wrong(step):
+            return self._failed(TypeError(f"an environment's step must return a Step; {why}"))
         talk.conversation.score += step.score
         if step.done or not step.messages:
             return "stop"

@@ -5,10 +5,12 @@ line in ENVIRONMENTS.
 """
 
 import inspect
+import math
+import traceback
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from importlib import import_module
-from typing import Any, Protocol
+from typing import Any, Protocol, SupportsFloat
 
 from tandem.config.userfile import load_from
 from tandem.data.types import Row
@@ -53,8 +55,28 @@ class Maker:
     make: Callable[[], Environment]
 
     def opened(self, row: Row) -> Row:
-        """The row as a model sees it first."""
-        return self.make().reset(row)
+        """The row as a model sees it first. Raises UserError when `reset` fails, or gives none."""
+        try:
+            opened = self.make().reset(row)
+        except Exception as error:  # a user's code
+            raise UserError(f"rollout.environment fails at row {row.id}", traceback.format_exc().strip(), "mend its reset") from error
+        if not isinstance(opened, Row):
+            raise UserError("rollout.environment is no environment", f"its reset returned {opened!r:.60}", "return the row, or one like it")
+        return opened
+
+
+def what_is_wrong(step: object) -> str:
+    """Why `step`, made by a user's code, is no `Step` that can be used; empty when it is."""
+    if not isinstance(step, Step):
+        return f"it returned {step!r:.60}"
+    if not isinstance(step.score, SupportsFloat) or not math.isfinite(step.score):
+        return f"its score is {step.score!r:.60}"
+    for message in step.messages:
+        if not isinstance(message, Message):
+            return f"one of its messages is {message!r:.60}"
+        if not isinstance(message.content, str) or not all(isinstance(image, bytes) for image in message.images):
+            return "a message's content must be text, and its images encoded files as bytes"
+    return ""
 
 
 def load_environment(name: str) -> Maker:
