@@ -30,6 +30,9 @@ class Publisher:
     def __init__(self, source: Path, change: Callable[[Tensor], Tensor] = lambda tensor: tensor, without: str = ""):
         self.folder, self.change, self.without = HuggingFaceFolder(source), change, without
         self.hf_config = SimpleNamespace(tie_word_embeddings=False)
+        self.num_tensors = len(self.folder.names() - {without})
+        self.progress = lambda done, total: self.told.append((done, total))
+        self.told: list[tuple[int, int]] = []
 
     def tensors(self) -> Iterator[tuple[str, Tensor]]:
         for name in sorted(self.folder.names() - {self.without}):
