@@ -113,6 +113,49 @@ def test_a_column_that_is_not_there_is_named_with_those_that_are(tmp_path):
             read_rows([path], data)
 
 
+@pytest.mark.parametrize(
+    ("row", "why"),
+    [
+        ({"q": 7, "a": "7"}, "its prompt is 7"),
+        ({"q": ["x", "y"], "a": "7"}, "its prompt is ['x', 'y']"),
+        ({"q": "x", "a": ["7", "8"]}, "its reference answer is ['7', '8']"),
+        ({"q": "x", "a": "7", "s": 3}, "its data_source is 3"),
+        ({"q": "x", "a": "7", "im": "gone.png"}, "gone.png cannot be read"),
+        ({"q": "x", "a": "7", "im": ["gone.png"]}, "gone.png cannot be read"),
+    ],
+)
+def test_columns_that_a_user_names_are_looked_at_in_parquet_too(tmp_path, row, why):
+    data = DataConfig(
+        columns=ColumnsConfig(prompt="q", answer="a", **{"source": "s"} if "s" in row else {}, **{"images": "im"} if "im" in row else {})
+    )
+    for path in (write(tmp_path / "a.parquet", [row], None), json_lines(tmp_path / "a.jsonl", [row])):
+        with pytest.raises(BadRow) as caught:
+            read_rows([path], data)
+        assert why in caught.value.why and "row 0" in caught.value.what
+
+
+def test_images_of_a_user_s_column_may_be_paths(tmp_path):
+    (tmp_path / "a.png").write_bytes(encoded(picture()))
+    data = DataConfig(columns=ColumnsConfig(prompt="q", answer="a", images="im"))
+    for path in (
+        write(tmp_path / "a.parquet", [{"q": "x", "a": "7", "im": "a.png"}], None),
+        json_lines(tmp_path / "a.jsonl", [{"q": "x", "a": "7", "im": ["a.png"]}]),
+    ):
+        assert read_rows([path], data)[0].images == [encoded(picture())]
+
+
+def test_a_reference_response_that_is_no_text_is_told(tmp_path):
+    data = DataConfig(columns=ColumnsConfig(prompt="q", answer="a", response="r"))
+    with pytest.raises(UserError, match="no reference response"):
+        check_files([write(tmp_path / "a.parquet", [{"q": "x", "a": "7", "r": 5}], None)], True, data)
+
+
+def test_the_folder_of_several_splits_is_no_folder_of_rows(tmp_path):
+    (tmp_path / "dataset_dict.json").write_text('{"splits": ["train"]}')
+    with pytest.raises(UserError, match="without data files"):
+        read_rows([str(tmp_path)])
+
+
 def test_a_row_s_own_system_message_stays(tmp_path):
     row = record("x", [])
     row["prompt"].insert(0, {"role": "system", "content": "Mine."})

@@ -12,6 +12,7 @@ from tandem.errors import UserError
 
 HUB = "hf://"  # hf://owner/name, or with :split behind
 KINDS = (".parquet", ".jsonl", ".json", ".arrow")
+NO_DATA = ("dataset_info.json", "dataset_dict.json", "state.json")  # `datasets` writes them beside
 Record = dict[str, Any]
 
 
@@ -40,7 +41,7 @@ def _expand(path: str) -> list[Path]:
     folder = Path(path)
     if not folder.is_dir():
         return [folder]
-    found = sorted(file for file in folder.iterdir() if file.suffix in KINDS and file.name not in ("dataset_info.json", "state.json"))
+    found = sorted(file for file in folder.iterdir() if file.suffix in KINDS and file.name not in NO_DATA)
     if not found:
         raise UserError(f"{path} is a folder without data files", f"none of {', '.join(KINDS)} is in it", "name the files, or their folder")
     return found

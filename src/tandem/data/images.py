@@ -21,9 +21,10 @@ class Unreadable(Exception):
         self.kind, self.why, self.fix = kind, why, fix
 
 
-def encoded_image(image: dict[str, Any] | None, path: Path) -> bytes:
-    """The encoded image of one entry of a row's images: its bytes, else the file at its path, which is relative to the data file."""
-    image = image or {}
+def encoded_image(image: dict[str, Any] | str | None, path: Path) -> bytes:
+    """The encoded image of one entry of a row's images: its bytes, else the file at its path, which is relative to the data file. A text
+    is a path."""
+    image = {"path": image} if isinstance(image, str) else image or {}
     data, where = image.get("bytes"), "an image"
     if data is None and image.get("path"):
         file = path.parent / image["path"]

@@ -24,15 +24,21 @@ def as_record(record: Record | str, data: DataConfig) -> Record:
     if missing:
         raise Unreadable("type", f"it has no {missing[0]!r}, only {', '.join(record) or 'nothing'}", "name its columns with data.columns")
     made = layout.convert({name: record.get(name) for name in layout.read})
+    made["images"] = _images(made["images"])
+    return checked(made) | {"videos": record.get("videos")}
+
+
+def checked(made: Record) -> Record:
+    """The record, its prompt a list of messages; its images are looked at elsewhere. For what no schema has checked, columns that a user
+    names included. Raises Unreadable."""
     prompt = made["prompt"]
     made["prompt"] = [{"role": "user", "content": prompt}] if isinstance(prompt, str) else _messages(prompt)
-    made["images"] = _images(made["images"])
     reward = _of_type("reward_model", made["reward_model"], dict)
     if reward and (isinstance(reward.get("ground_truth"), bool | list | dict)):
         raise Unreadable("type", f"its reference answer is {reward['ground_truth']!r}", "write the answer as text or a number")
     _of_type("data_source", made["data_source"], str)
     _of_type("extra_info", made["extra_info"], dict)
-    return made | {"videos": record.get("videos")}
+    return made
 
 
 def _of_type(name: str, value: Any, kind: type) -> Any:

@@ -15,7 +15,7 @@ from tandem.data.bad_rows import BadRow, BadRows
 from tandem.data.columns import EXPECTED, check_schema
 from tandem.data.files import DataFile, Record, expand
 from tandem.data.images import Unreadable, encoded_image
-from tandem.data.json_rows import as_record
+from tandem.data.json_rows import as_record, checked
 from tandem.data.layouts import IMAGE_MARK, INSTRUCTION, layout_of
 from tandem.data.tokens import reserved_in
 from tandem.data.types import Row
@@ -59,7 +59,7 @@ def check_files(paths: list[str], supervised: bool = False, data: DataConfig = D
 def reference_response(row: Row) -> str:
     """What supervised steps learn: `extra_info.response`. Raises UserError when the row has none."""
     response: str = row.extra_info.get("response") or ""
-    if not response:
+    if not isinstance(response, str) or not response:
         raise UserError(
             f"row {row.id} has no reference response",
             "supervised training learns extra_info.response",
@@ -110,7 +110,9 @@ def _iter_file(path: Path, name: str, data: DataConfig, bad: BadRows) -> Iterato
                 else:
                     assert isinstance(record, dict)
                     has_images = "images" in columns or bool(data.columns.images)
-                    yield _row(layout.convert(record) | {"videos": record.get("videos")}, path, name, number, has_images, data)
+                    made = layout.convert(record)
+                    made = checked(made) if layout.name == "data.columns" else made
+                    yield _row(made | {"videos": record.get("videos")}, path, name, number, has_images, data)
             except Unreadable as fault:
                 bad.meet(BadRow(f"{path}: row {number} (counted from 0) cannot be used", fault.why, fault.fix, fault.kind))
 

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from fractions import Fraction
 
 from tandem.rewards.answers import rational, right_side, tidy
-from tandem.rewards.extract import after_thought, said_answer
+from tandem.rewards.extract import after_thought, last_box, said_answer
 from tandem.rewards.types import Grade
 from tandem.rewards.units import split_unit
 
@@ -20,7 +20,8 @@ def make(option: str) -> Callable[[str, str], Grade]:
 
 
 def _grade(text: str, ground_truth: str, tolerance: Fraction) -> Grade:
-    """The answer is the one that is said, or else the last number behind the thought; the form is that it is said."""
+    """The answer is the one that is said, with words around it if it stands in no box and there is no other number among them; or else the
+    last number behind the thought. The form is that it is said."""
     right = number(ground_truth.rpartition(_GSM8K)[2])
     if right is None:
         raise ValueError(f"the ground truth {ground_truth!r} is no number")
@@ -30,6 +31,8 @@ def _grade(text: str, ground_truth: str, tolerance: Fraction) -> Grade:
         if not numbers:
             return Grade(0.0, 0.0, "no_answer")
     value = number(said if said is not None else numbers[-1])
+    if value is None and said is not None and last_box(text) is None and len(numbers := _NUMBER.findall(said)) == 1:
+        value = number(numbers[0])  # `the answer is 5 apples`
     form = float(said is not None)
     if value is None:
         return Grade(0.0, form, "unparsed")
