@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 HIDDEN = "***"
-_NAMES = re.compile(r"TOKEN|KEY|SECRET|PASSWORD|CREDENTIAL", re.IGNORECASE)
+_NAMES = re.compile(r"(?:^|_)(?:ACCESS|API|AUTH)?(?:TOKEN|KEY|SECRET|PASSWORD|PASSWD|CREDENTIAL)S?(?:_|$)", re.IGNORECASE)  # no TOKENIZER
 _IN_ADDRESS = re.compile(r"(\w+://)[^/@\s]+@")
 _IN_QUERY = re.compile(r"([?&][^=&\s]*(?:token|key|secret|password|sig)[^=&\s]*=)[^&\s]+", re.IGNORECASE)
 _SHORTEST = 8  # a shorter value would hide harmless words

@@ -241,6 +241,10 @@ def test_secrets_go_nowhere(tmp_path, monkeypatch, stand_in):
 def test_text_that_is_no_secret_stays():
     kept = {"a": ["hf://NAME:SPLIT", "/home/me@work/x", 1, None, "http://grader:80/score?n=3"], "b": {"c": True}}
     assert without_secrets(kept, {"HOME": "/home/me@work", "HF_TOKEN": "short"}) == kept
+    named = {"TOKENIZER_NAME": "Qwen/Qwen3.5-35B-A3B", "KEYBOARD": "Qwen/Qwen3.5-35B-A3B", "MONKEY": "Qwen/Qwen3.5-35B-A3B"}
+    assert without_secrets("Qwen/Qwen3.5-35B-A3B", named) == "Qwen/Qwen3.5-35B-A3B", "a run could not go on from its own settings"
+    for name in ("HF_TOKEN", "WANDB_API_KEY", "AWS_SECRET_ACCESS_KEY", "db_password", "MY_ACCESSTOKEN", "SWANLAB_APIKEY", "TOKENS"):
+        assert without_secrets("say open-sesame", {name: "open-sesame"}) == "say ***"
 
 
 def test_a_package_that_is_missing_is_told_before_anything_starts(tmp_path, monkeypatch):
