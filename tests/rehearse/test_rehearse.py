@@ -16,6 +16,7 @@ from tandem.qwen3_5.tiny import layout_sizes
 from tandem.rehearse.rehearse import _compared
 from tandem.rehearse.standin import stand_in
 from tests.cli.commands import tandem
+from tests.run.marked import command_of
 
 SMALL = ("trainer.devices_per_node=4", "parallel.tp=2", "parallel.pp=2", "parallel.ep=2", "rollout.tp=2")
 
@@ -44,7 +45,7 @@ def test_a_rehearsal_that_is_killed_leaves_no_rank(tmp_path: Path) -> None:
         while len(family) < 3:  # the starter, and two ranks at least
             assert process.poll() is None and time.monotonic() < ends
             time.sleep(0.1)
-            family = [each for each in process.children(recursive=True) if "tandem.engine.fork_ranks" in " ".join(each.cmdline())]
+            family = [each for each in process.children(recursive=True) if "tandem.engine.fork_ranks" in command_of(each)]
     finally:
         process.kill()
     _, alive = psutil.wait_procs(family, timeout=10)

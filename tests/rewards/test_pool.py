@@ -23,6 +23,7 @@ WRONG = "<think></think>\\boxed{8}", "7"
 # A grader that does what its text says. `{ground truth}` is a folder for what must outlive the process.
 PUPPET = """
 import os, pathlib, time
+from tests.run.marked import command_of
 
 def grade(text, folder):
     what, _, argument = text.partition(" ")
@@ -69,7 +70,7 @@ def pools():
 
 
 def starters() -> list[psutil.Process]:
-    return [p for p in psutil.Process().children() if "tandem.rewards.starter" in " ".join(p.cmdline())]
+    return [p for p in psutil.Process().children() if "tandem.rewards.starter" in command_of(p)]
 
 
 def workers() -> list[psutil.Process]:

@@ -14,3 +14,11 @@ def marked(mark: str) -> list[psutil.Process]:
         except psutil.Error:
             continue
     return found
+
+
+def command_of(process: psutil.Process) -> str:
+    """Its command line; empty when it has ended, if only as a zombie that nobody has waited for."""
+    try:
+        return " ".join(process.cmdline())
+    except psutil.Error:
+        return ""

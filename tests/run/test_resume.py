@@ -20,6 +20,7 @@ from tandem.config.checkpointfolder import find_checkpoint, read_checkpoint
 from tandem.errors import UserError
 from tests.cli.commands import tandem
 from tests.run.equal_runs import differences, metrics_of
+from tests.run.marked import command_of
 
 SETTINGS = (
     *("trainer.total_steps=4", "trainer.save_freq=2", "trainer.test_freq=2", "data.val_max_rows=8", "rollout.n=4"),
@@ -60,7 +61,7 @@ def test_a_run_whose_rank_and_then_itself_were_killed_ends_as_one_to_which_nothi
     run = tmp_path / "run"
     process = start("run_dir=run", *SETTINGS, "trainer.max_restarts=1", cwd=tmp_path)
     wait_for(process, run / "rollouts" / "step_000003.parquet", 240)
-    ranks = [child for child in psutil.Process(process.pid).children(recursive=True) if "TrainRank" in " ".join(child.cmdline())]
+    ranks = [child for child in psutil.Process(process.pid).children(recursive=True) if "TrainRank" in command_of(child)]
     ranks[0].kill()
     wait_for(process, run / "rollouts" / "step_000004.parquet", 240)
     assert "Traceback" in (run / "logs" / "failure_1.log").read_text()
