@@ -15,6 +15,7 @@ import tandem.rewards
 from tandem.errors import RunError, UserError
 from tandem.rewards import Grade
 from tandem.rewards.pool import RewardPool
+from tests.run.marked import command_of
 
 BOMB = "<think></think>\\boxed{9**9**9}", "x+2"  # mathruler takes it to sympy, which would compute it
 RIGHT = "<think></think>\\boxed{7}", "7"
@@ -23,7 +24,6 @@ WRONG = "<think></think>\\boxed{8}", "7"
 # A grader that does what its text says. `{ground truth}` is a folder for what must outlive the process.
 PUPPET = """
 import os, pathlib, time
-from tests.run.marked import command_of
 
 def grade(text, folder):
     what, _, argument = text.partition(" ")
