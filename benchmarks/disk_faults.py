@@ -28,13 +28,13 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.faults import left_behind
+from benchmarks.real_runs import left_behind, start, wait
 from tandem.actors.processes import shared_memory_of
 from tandem.config.checkpointfolder import checkpoints_in, read_checkpoint
 from tandem.errors import UserError
 from tandem.sync.digest import file_digest
 from tests.run.equal_runs import differences
-from tests.run.marked import MARK, marked
+from tests.run.marked import marked
 
 SETTINGS = (
     *("trainer.total_steps=3", "trainer.save_freq=1", "trainer.deterministic=true", "data.train_batch_size=8", "data.val_max_rows=8"),
@@ -107,23 +107,6 @@ class Outcome:
     wrong: list[str] = field(default_factory=list)
 
 
-def start(run: Path, mark: str, *settings: str) -> subprocess.Popen:
-    """Its output lies beside the disk."""
-    command = [sys.executable, "-m", "tandem", "train", "demo", f"run_dir={run}", *SETTINGS, *settings]
-    beside = run.parent
-    with beside.with_suffix(".out").open("wb") as out, beside.with_suffix(".err").open("wb") as err:
-        return subprocess.Popen(command, stdout=out, stderr=err, env=os.environ | {MARK: mark}, start_new_session=True)
-
-
-def wait(process: subprocess.Popen, mark: str) -> int:
-    try:
-        return process.wait(LIMIT_S)
-    except subprocess.TimeoutExpired:
-        for one in marked(mark):
-            one.kill()
-        return process.wait() or -9
-
-
 def bytes_of(run: Path) -> dict[str, str]:
     """Files of all whole checkpoints and their blake3."""
     return {str(file): file_digest(file) for path in checkpoints_in(run) for file in path.rglob("*") if file.is_file()}
@@ -137,7 +120,8 @@ def one(name: str, folder: Path, whole: Path, resume: bool) -> Outcome:
     run = disk / "run"
     if not case.when:
         case.strike(run)
-    process = start(run, mark)
+    output, errors = disk.with_suffix(".out"), disk.with_suffix(".err")  # beside the disk
+    process = start(run, mark, SETTINGS, output, errors)
     ends, family = time.monotonic() + LIMIT_S, set[Path]()
     while case.when and not (run / case.when).exists() and process.poll() is None and time.monotonic() < ends:
         time.sleep(0.01)
@@ -146,9 +130,9 @@ def one(name: str, folder: Path, whole: Path, resume: bool) -> Outcome:
     if case.when:
         family = shared_memory_of(marked(mark))
         case.strike(run)
-    outcome.code = wait(process, mark)
+    outcome.code = wait(process, mark, LIMIT_S)
     outcome.seconds = time.monotonic() - began
-    told = disk.with_suffix(".err").read_text(errors="replace")
+    told = errors.read_text(errors="replace")
     outcome.message = " ".join(told.split())
     if outcome.code != case.code:
         outcome.wrong.append(f"exit code {outcome.code} instead of {case.code}")
@@ -167,7 +151,7 @@ def one(name: str, folder: Path, whole: Path, resume: bool) -> Outcome:
         except UserError as error:
             outcome.wrong.append(f"{path.name} does not load: {error.what}: {error.why}")
     if resume:
-        code = wait(start(run, mark, "resume=auto"), mark)
+        code = wait(start(run, mark, [*SETTINGS, "resume=auto"], output), mark, LIMIT_S)
         different = differences(run, whole) if code == 0 else [f"it ended with exit code {code}"]
         outcome.wrong += [f"resumed: {what}" for what in different]
     subprocess.run(["umount", "-l", disk], check=True)
@@ -188,8 +172,9 @@ def main() -> int:
     with tempfile.TemporaryDirectory(prefix="tandem-disk-") as folder:
         (Path(folder) / "whole").mkdir()
         whole = Path(folder) / "whole" / "run"
-        if not arguments.no_resume and wait(start(whole, mark := uuid.uuid4().hex), mark):
-            console.print(whole.parent.with_suffix(".err").read_text())
+        log = whole.parent.with_suffix(".log")
+        if not arguments.no_resume and wait(start(whole, mark := uuid.uuid4().hex, SETTINGS, log), mark, LIMIT_S):
+            console.print(log.read_text())
             return 1
         for name in arguments.only or CASES:
             outcome = one(name, Path(folder), whole, not arguments.no_resume)

@@ -27,14 +27,13 @@ from pathlib import Path
 os.environ["OMP_NUM_THREADS"] = "1"
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-import psutil
 from rich.console import Console
 from rich.table import Table
 
+from benchmarks.real_runs import left_behind, start, wait
 from tandem.actors.processes import shared_memory_of
-from tandem.sync.shared_memory import SHARED_MEMORY, shared_memory_prefix
 from tests.run.equal_runs import differences
-from tests.run.marked import MARK, marked
+from tests.run.marked import command_of, marked
 
 KINDS = {  # what stands in the command line of such a process
     "terminal": "-m tandem train",
@@ -66,38 +65,11 @@ class Kill:
     left: list[str] = field(default_factory=list)  # processes and files in shared memory
 
 
-def start(run_dir: Path, mark: str, *settings: str) -> subprocess.Popen:
-    command = [sys.executable, "-m", "tandem", "train", "demo", f"run_dir={run_dir}", *SETTINGS, *OTHER_SETTINGS, *settings]
-    with run_dir.with_suffix(".log").open("ab") as log:
-        return subprocess.Popen(command, stdout=log, stderr=log, env=os.environ | {MARK: mark}, start_new_session=True)
-
-
-def find(kind: str, mark: str) -> list[psutil.Process]:
-    found = []
-    for process in marked(mark):
-        try:
-            if KINDS[kind] in " ".join(process.cmdline()):
-                found.append(process)
-        except psutil.Error:
-            continue
-    return found
-
-
-def wait(process: subprocess.Popen, mark: str) -> int:
-    """Its exit code; a run that hangs is killed."""
-    try:
-        return process.wait(LIMIT_S)
-    except subprocess.TimeoutExpired:
-        for one in marked(mark):
-            one.kill()
-        return process.wait()
-
-
 def kill_one(process: subprocess.Popen, kill: Kill, mark: str, draw: random.Random, log: Path) -> set[Path]:
     """Kill one process of its kind, once the moment has come and there is one. Returns the run's files in shared memory."""
     ends = time.monotonic() + kill.after_s
     while process.poll() is None:
-        if time.monotonic() >= ends and (found := find(kill.process, mark)):
+        if time.monotonic() >= ends and (found := [each for each in marked(mark) if KINDS[kill.process] in command_of(each)]):
             family = marked(mark)
             files = shared_memory_of(family)
             shown = log.read_text(errors="replace").strip().splitlines() or ["nothing shown"]
@@ -108,27 +80,17 @@ def kill_one(process: subprocess.Popen, kill: Kill, mark: str, draw: random.Rand
     return set()
 
 
-def left_behind(mark: str, files: set[Path], run_dir: Path) -> list[str]:
-    ends = time.monotonic() + 10
-    while (processes := marked(mark)) and time.monotonic() < ends:
-        time.sleep(0.2)
-    left = [" ".join(process.cmdline())[:60] for process in processes]
-    for process in processes:
-        process.kill()
-    files |= set(SHARED_MEMORY.glob(f"{shared_memory_prefix(run_dir)}-*"))
-    return left + [path.name for path in files if path.exists()]
-
-
 def one(kind: str, number: int, whole: Path, whole_seconds: float, draw: random.Random) -> Kill:
     """A run of its own with one kill, brought to its end and compared."""
     run_dir, mark = whole.with_name(f"run{number:02d}"), uuid.uuid4().hex
     kill = Kill(kind, after_s=draw.uniform(0, whole_seconds))
     began = time.monotonic()
-    process = start(run_dir, mark, "resume=auto")
-    files = kill_one(process, kill, mark, draw, run_dir.with_suffix(".log"))
-    while wait(process, mark) and kill.num_starts < 3:
+    settings, log = [*SETTINGS, *OTHER_SETTINGS, "resume=auto"], run_dir.with_suffix(".log")
+    process = start(run_dir, mark, settings, log)
+    files = kill_one(process, kill, mark, draw, log)
+    while wait(process, mark, LIMIT_S) and kill.num_starts < 3:
         kill.num_starts += 1
-        process = start(run_dir, mark, "resume=auto")
+        process = start(run_dir, mark, settings, log)
     kill.seconds_lost = time.monotonic() - began - whole_seconds
     kill.num_restarts = len(list(run_dir.glob("logs/failure_*.log")))
     kill.different = differences(run_dir, whole) if process.returncode == 0 else [f"it ended with exit code {process.returncode}"]
@@ -136,7 +98,7 @@ def one(kind: str, number: int, whole: Path, whole_seconds: float, draw: random.
     kill.equal = not kill.different
     if kill.equal and not kill.left:
         shutil.rmtree(run_dir)
-        run_dir.with_suffix(".log").unlink()
+        log.unlink()
     return kill
 
 
@@ -159,8 +121,9 @@ def main() -> int:
             if before.name == "whole" or before.name.startswith("run"):
                 shutil.rmtree(before) if before.is_dir() else before.unlink()
         mark, began = uuid.uuid4().hex, time.monotonic()
-        if wait(start(whole, mark), mark):
-            console.print(whole.with_suffix(".log").read_text())
+        log = whole.with_suffix(".log")
+        if wait(start(whole, mark, [*SETTINGS, *OTHER_SETTINGS], log), mark, LIMIT_S):
+            console.print(log.read_text())
             return 1
         whole_seconds = time.monotonic() - began
         console.print(f"the whole run: {whole_seconds:.0f} s")

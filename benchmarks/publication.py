@@ -17,8 +17,8 @@ vLLM's own packing, without which it cannot generate and which alone takes sever
 `bandwidth_without_packing_over_memcpy` leaves them out.
 
 Memory is what all processes hold for themselves plus shared memory, at its highest during a publication, over what it was before without
-the ranks' bucket files plus one bucket. `--check` exits 1 when log-probs differ, when the transport is below 0.5 of the copy,
-a whole publication below 0.05 of one block's, or the memory above 1.1.
+the ranks' bucket files plus one bucket. `--check` exits 1 when log-probs differ, when a whole publication is below 0.5
+of a copy of one block (which it is: vLLM's packing alone takes longer than that), or the memory above 1.1.
 """
 
 import argparse
@@ -43,7 +43,7 @@ from rich.table import Table
 
 from tandem.config.load import load
 
-MIN_TRANSPORT, MIN_BANDWIDTH, MAX_MEMORY = 0.5, 0.05, 1.1
+MIN_BANDWIDTH, MAX_MEMORY = 0.5, 1.1
 VERIFY_SHARE = 0.1
 
 
@@ -252,8 +252,7 @@ def main() -> int:
     Console().print(table)
     if arguments.json:
         arguments.json.write_text(json.dumps(result, indent=1))
-    good = equal and result["transport_over_copy"] >= MIN_TRANSPORT and result["bandwidth_over_memcpy"] >= MIN_BANDWIDTH
-    good = good and result["peak_over_model_plus_bucket"] <= MAX_MEMORY
+    good = equal and result["bandwidth_over_memcpy"] >= MIN_BANDWIDTH and result["peak_over_model_plus_bucket"] <= MAX_MEMORY
     return int(arguments.check and not good)
 
 

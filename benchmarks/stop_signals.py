@@ -10,7 +10,6 @@ import argparse
 import json
 import os
 import signal
-import subprocess
 import sys
 import tempfile
 import time
@@ -25,22 +24,17 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.faults import left_behind
+from benchmarks.real_runs import left_behind, start, wait
 from tandem.actors.processes import shared_memory_of
 from tandem.config.checkpointfolder import find_checkpoint
 from tests.run.equal_runs import differences
-from tests.run.marked import MARK, marked
+from tests.run.marked import marked
 
 GRACE_S, LEAST_MARGIN_S = 60.0, 20.0  # trainer.stop_grace_s; Ray and what it has started are ended after that
 SETTINGS = (
     *("trainer.total_steps=4", "trainer.save_freq=2", "trainer.test_freq=2", "trainer.deterministic=true", "rollout.n=4"),
-    *(
-        "data.train_batch_size=8",
-        "data.val_max_rows=8",
-        "algorithm.kl.coef=0.01",
-        "warm_start.max_steps=20",
-        f"trainer.stop_grace_s={GRACE_S}",
-    ),
+    *("data.train_batch_size=8", "data.val_max_rows=8", "algorithm.kl.coef=0.01", "warm_start.max_steps=20", "--log-json"),
+    f"trainer.stop_grace_s={GRACE_S}",
 )
 LIMIT_S = 400.0
 
@@ -70,31 +64,17 @@ class Stop:
     wrong: list[str] = field(default_factory=list)
 
 
-def start(run: Path, mark: str, *settings: str) -> subprocess.Popen:
-    command = [sys.executable, "-m", "tandem", "train", "demo", f"run_dir={run}", *SETTINGS, *settings, "--log-json"]
-    with run.with_suffix(".log").open("ab") as log:
-        return subprocess.Popen(command, stdout=log, stderr=log, env=os.environ | {MARK: mark}, start_new_session=True)
-
-
-def wait(process: subprocess.Popen, mark: str) -> int:
-    try:
-        return process.wait(LIMIT_S)
-    except subprocess.TimeoutExpired:
-        for one in marked(mark):
-            one.kill()
-        return process.wait()
-
-
 def one(moment: str, folder: Path, whole: Path | None, number: signal.Signals) -> Stop:
     """Args: whole: the run that nobody stopped; None: do not go on afterwards."""
     (has_come, saves), stop, mark = MOMENTS[moment], Stop(moment), uuid.uuid4().hex
     run = folder / moment.replace(" ", "_")
-    process, log = start(run, mark, "resume=auto"), run.with_suffix(".log")
+    settings, log = [*SETTINGS, "resume=auto"], run.with_suffix(".log")
+    process = start(run, mark, settings, log)
     while not has_come(run, log.read_text(errors="replace")) and process.poll() is None:
         time.sleep(0.02)
     files, began = shared_memory_of(marked(mark)), time.monotonic()
     process.send_signal(number)
-    stop.code = wait(process, mark)
+    stop.code = wait(process, mark, LIMIT_S)
     stop.seconds = time.monotonic() - began
     told = log.read_text(errors="replace")
     if stop.code != 3:
@@ -109,7 +89,7 @@ def one(moment: str, folder: Path, whole: Path | None, number: signal.Signals) -
     if bool(found) != saves:
         stop.wrong.append("there is a checkpoint" if found else "there is no checkpoint")
     if whole:
-        code = wait(start(run, mark, "resume=auto"), mark)
+        code = wait(start(run, mark, settings, log), mark, LIMIT_S)
         different = differences(run, whole) if code == 0 else [f"it ended with exit code {code}"]
         stop.wrong += [f"resumed: {what}" for what in different]
     return stop
@@ -126,8 +106,9 @@ def main() -> int:
     table = Table("moment", "exit code", "s to the end", "checkpoint", "as it must be")
     with tempfile.TemporaryDirectory(prefix="tandem-signals-") as folder:
         whole = None if arguments.no_resume else Path(folder) / "whole"
-        if whole and wait(start(whole, mark := uuid.uuid4().hex), mark):
-            console.print(whole.with_suffix(".log").read_text())
+        log = Path(folder) / "whole.log"
+        if whole and wait(start(whole, mark := uuid.uuid4().hex, SETTINGS, log), mark, LIMIT_S):
+            console.print(log.read_text())
             return 1
         for moment in arguments.only or MOMENTS:
             stop = one(moment, Path(folder), whole, signal.Signals[f"SIG{arguments.signal}"])

@@ -26,3 +26,8 @@ def tiny_model(tmp_path_factory) -> Path:
 @pytest.fixture(scope="session")
 def sequences(tiny_model) -> list:
     return make_sequences(tiny_model)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Rooms whose tests start Ray come last: they are slow, and what Ray leaves to this process as zombies is no child of other tests."""
+    items.sort(key=lambda item: item.path.parent.name in ("actors", "run"))

@@ -2,18 +2,13 @@
 
 import psutil
 
+from tandem.actors.janitor import processes_of
+
 MARK = "TANDEM_TEST_MARK"
 
 
 def marked(mark: str) -> list[psutil.Process]:
-    found = []
-    for process in psutil.process_iter():
-        try:
-            if process.environ().get(MARK) == mark and process.status() != psutil.STATUS_ZOMBIE:
-                found.append(process)
-        except psutil.Error:
-            continue
-    return found
+    return processes_of(mark, MARK)
 
 
 def command_of(process: psutil.Process) -> str:

@@ -52,13 +52,14 @@ class Generator:
         from tandem.rollout.engine import RolloutEngine
 
         config = self.config
+        max_model_len = config.rollout.max_model_len or config.data.max_prompt_length + config.data.max_response_length
         remains.remove(self.run_dir)
         with remains.noted(self.run_dir):
             self.engine = RolloutEngine(
                 model_path,
                 config.rollout,
                 dtype=config.model.dtype,
-                max_model_len=config.rollout.max_model_len or config.data.max_prompt_length + config.data.max_response_length,
+                max_model_len=max_model_len,
                 seed=config.trainer.seed,
                 banned_token_ids=banned_token_ids,
                 stop_token_ids=stop_token_ids,
@@ -69,13 +70,12 @@ class Generator:
             from tandem.rollout.conversations import Conversations
             from tandem.rollout.environment import load_environment
 
-            longest = config.rollout.max_model_len or config.data.max_prompt_length + config.data.max_response_length
             self._conversations = Conversations(
                 load_environment(config.rollout.environment),
                 PromptBuilder(model_path, config.data),
                 config.rollout.max_turns,
                 config.rollout.environment_timeout_s,
-                longest,
+                max_model_len,
             )
         return ray.get_runtime_context().get_node_id(), family()
 

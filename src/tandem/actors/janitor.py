@@ -9,7 +9,6 @@ import uuid
 from pathlib import Path
 
 RUN = "TANDEM_RUN"  # in the environment of every process of a run
-_CODE = "import sys; sys.stdin.buffer.read() or __import__('tandem.actors.janitor', fromlist=['sweep']).sweep(*sys.argv[1:])"
 
 
 class Janitor:
@@ -18,7 +17,7 @@ class Janitor:
     def __init__(self, run_dir: Path):
         environment = {name: value for name, value in os.environ.items() if name != RUN}
         os.environ[RUN] = run = uuid.uuid4().hex
-        command = [sys.executable, "-c", _CODE, run, str(run_dir)]
+        command = [sys.executable, "-m", "tandem.actors.janitor", run, str(run_dir)]
         self._process = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True, env=environment
         )
@@ -58,15 +57,20 @@ def sweep(run: str, run_dir: str) -> None:
     remains.remove(Path(run_dir))
 
 
-def processes_of(run: str) -> list:
-    """Those that have inherited the run's mark."""
+def processes_of(run: str, variable: str = RUN) -> list:
+    """Those that have inherited the run's mark, and are no zombies."""
     import psutil
 
     found = []
     for process in psutil.process_iter():
         try:
-            if process.environ().get(RUN) == run and process.status() != psutil.STATUS_ZOMBIE:
+            if process.environ().get(variable) == run and process.status() != psutil.STATUS_ZOMBIE:
                 found.append(process)
         except psutil.Error:  # ended, or another user's
             continue
     return found
+
+
+if __name__ == "__main__":
+    if not sys.stdin.buffer.read():  # the command is gone without a word
+        sweep(*sys.argv[1:])

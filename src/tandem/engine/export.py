@@ -48,9 +48,10 @@ def write_share(engine, source: Path, target: Path) -> list[Piece]:
 
 def counted(engine) -> Iterator[tuple[str, Tensor]]:
     """The engine's tensors, each told to its `progress` when it has been written."""
+    total = engine.num_tensors
     for done, named in enumerate(engine.tensors(), 1):
         yield named
-        engine.progress(done, engine.num_tensors)
+        engine.progress(done, total)
 
 
 def write_tensors(tensors: Iterator[tuple[str, Tensor]], source: HuggingFaceFolder, layout: HuggingFaceFolder, target: Path) -> list[Piece]:
