@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from tandem.sync.shared_memory import shared_memory_prefix
+from tandem.track.metrics import read_metrics
 from tests.run.marked import MARK, marked
 
 MOMENTS = {  # what the terminal has shown when the signal comes
@@ -65,4 +66,7 @@ def test_ctrl_c_leaves_nothing_behind(moment, tmp_path):
         process.kill()
         assert_nothing_left(mark, tmp_path / "run")
     if "step" in moment:
-        assert list((tmp_path / "run" / "checkpoints").glob("step_*")), "the step that was running is saved first"
+        saved = [path.name for path in (tmp_path / "run" / "checkpoints").glob("step_*")]
+        assert len(saved) == 1, "the step that was running is saved first"
+        validated = [row["step"] for row in read_metrics(tmp_path / "run") if "val/accuracy" in row]
+        assert validated == [0] and not (tmp_path / "run" / "export").exists(), "what is not due then is the resumed run's"

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from tandem.actors.actor import log_to_file
-from tandem.config.checkpointfolder import find_checkpoint, newest_in
+from tandem.config.checkpointfolder import EXPORTED, find_checkpoint, newest_in
 from tandem.config.schema import Config
 from tandem.errors import RunError, UserError
 
@@ -96,7 +96,7 @@ class Controller:
             run.export()
         if self.task == "eval":
             return {**evaluate.evaluate(run), "run_dir": str(self.run_dir)}
-        if self.task != "rollout-only":
+        if (self.run_dir / EXPORTED).exists():
             paths["export"] = str(self.run_dir / "export")
         paths |= {"report": str(self.run_dir / "report.html")}
         summary = summarize(self.track.rows, self.track.phase_seconds, paths)

@@ -29,7 +29,8 @@ from tandem.run.samples import Sample, samples_of
 
 
 def train(run: Run, checkpoint: Checkpoint | None = None) -> None:
-    """Steps until `trainer.total_steps` or epochs are done, or someone asked to stop; validates, saves and exports on the way.
+    """Steps until `trainer.total_steps` or epochs are done; validates, saves and exports on the way. Asked to stop it saves and leaves the
+    rest to the run that goes on from there, so that both together do what one would have done.
 
     Args:
         checkpoint: where to go on; None: from the start.
@@ -48,15 +49,16 @@ def train(run: Run, checkpoint: Checkpoint | None = None) -> None:
                 metrics = one_step(run, step)
             run.track.step(metrics)
             stop_if_nothing_is_learned(run, step)
-            last = step == run.total_steps or run.stop_requested
             run.settle_save(wait=False)
-            if last or (trainer.save_freq and step % trainer.save_freq == 0):
-                run.save(step, wait=run.stop_requested)  # the validation may outlast the grace time of a stop
-            if run.stop_requested or is_validated_after(run, step):
+            saved = step == run.total_steps or bool(trainer.save_freq and step % trainer.save_freq == 0)
+            if saved:
+                run.save(step)
+            if is_validated_after(run, step) and not run.stop_requested:
                 validate(run, step)
                 run.prune()
-            if last:
-                break
+            if run.stop_requested:
+                run.settle_save() if saved else run.save(step, wait=True)
+                return
     run.settle_save()
     run.export(run.trained_version)
 

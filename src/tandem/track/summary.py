@@ -53,7 +53,7 @@ def summary_table(summary: Mapping[str, Any]) -> Table:
     for key in [*_LABELS, *(key for key in summary if key not in _LABELS and key not in PATHS)]:
         value, label = summary.get(key), _LABELS.get(key, key)
         if key == "stopped":
-            rows += [(label, "before its last step; resume=auto goes on")] if value else []
+            rows += [(label, "before its end; resume=auto goes on")] if value else []
         elif key == "phase_seconds":
             rows += [(f"{label} {name}", duration(seconds)) for name, seconds in (value or {}).items() if seconds >= LEAST_SECONDS]
         elif isinstance(value, Mapping):
