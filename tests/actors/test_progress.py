@@ -4,7 +4,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from tandem.actors.progress import Progress
+from tandem.actors.progress import PushedProgress
 from tandem.run.tracker import Tracker
 from tandem.track.events import PhaseAdvanced
 
@@ -16,14 +16,14 @@ def listener() -> tuple[list[tuple[int, int]], SimpleNamespace]:
 
 def test_a_thousand_quick_steps_are_two_messages_and_the_end_is_one_of_them():
     told, controller = listener()
-    progress = Progress(controller, every_s=60)
+    progress = PushedProgress(controller, every_s=60)
     for done in range(1, 1001):
         progress(done, 1000)
     assert told == [(1, 1000), (1000, 1000)]
 
 
 def test_without_a_controller_nobody_is_told():
-    Progress(None)(1, 2)
+    PushedProgress(None)(1, 2)
 
 
 @pytest.fixture

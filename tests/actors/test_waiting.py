@@ -7,7 +7,7 @@ from ray.exceptions import RayTaskError
 
 from tandem.actors.waiting import wait
 from tandem.config.keys import SETTINGS
-from tandem.errors import RunError
+from tandem.errors import RunError, UserError
 
 PHASES = (
     "loading the model",
@@ -55,3 +55,19 @@ def test_a_full_disk_under_an_actor_is_told_as_one(monkeypatch):
     told = fail(monkeypatch, OSError(28, "No space left on device", "/runs/x/logs/rank.log"), "starting the generators")
     assert told.what == "starting the generators: a file could not be written"
     assert "No space left on device: '/runs/x/logs/rank.log'" in told.why and "make room" in told.fix
+
+
+def test_progress_counts_what_is_there_and_a_failure_does_not_wait_for_the_slowest(monkeypatch):
+    told, ends_when_ready = [], ["b", "a", "never"]
+
+    def get(futures, timeout=None):
+        assert "never" not in futures, "it waited for one that does not end"
+        if "a" in futures:
+            raise RayTaskError("Generator.start", "Traceback ...", UserError("vLLM refuses to start", "no memory", "less"))
+        return list(futures)
+
+    monkeypatch.setattr(ray, "get", get)
+    monkeypatch.setattr(ray, "wait", lambda futures, num_returns, timeout: (ends_when_ready[:num_returns], ends_when_ready[num_returns:]))
+    with pytest.raises(UserError, match="refuses to start"):
+        wait(["a", "b", "never"], 9.0, "starting the generators", lambda done, total: told.append((done, total)))
+    assert told == [(1, 3)]

@@ -32,7 +32,8 @@ class SavingRun(FakeRun):
     def _begin_save(self, folder: Path, critic: bool = False):
         self.trainers.calls.append("copy")
 
-        def written() -> dict[str, str]:
+        def written(progress) -> dict[str, str]:
+            progress(0, 1)
             assert self.may_write.wait(30)
             if self.fault:
                 raise self.fault
@@ -72,14 +73,34 @@ def test_a_run_ends_and_exports_after_its_last_checkpoint_is_there(tmp_path):
     assert run.was_exported_with == ["step_000002"]
 
 
-def test_a_stop_saves_before_anything_else_that_may_outlast_the_grace_time(tmp_path, monkeypatch):
-    run = SavingRun(tmp_path, 2)
+@pytest.mark.parametrize("save_freq", [1, 0])
+def test_a_stop_saves_and_leaves_what_takes_longer_to_the_run_that_goes_on(save_freq, tmp_path, monkeypatch):
+    """A validation that an uninterrupted run would not have made is a row too many; one that is due is made when it goes on."""
+    run = SavingRun(tmp_path, 2, f"trainer.save_freq={save_freq}", "trainer.test_freq=1")
     run.stop_requested = True
-    seen = []
-    monkeypatch.setattr(loop, "validate", lambda run, step: seen.append([path.name for path in checkpoints_in(tmp_path)]))
+    validated = []
+    monkeypatch.setattr(loop, "validate", lambda run, step: validated.append(step))
     threading.Timer(0.3, run.may_write.set).start()
     loop.train(run)
-    assert seen == [["step_000001"]]
+    assert [path.name for path in checkpoints_in(tmp_path)] == ["step_000001"]
+    assert (validated, run.was_exported_with) == ([], [])
+
+
+def test_a_stop_in_a_validation_does_not_begin_another_step(tmp_path, monkeypatch):
+    run = SavingRun(tmp_path, 2, "trainer.save_freq=0", "trainer.test_freq=1")
+    run.may_write.set()
+    monkeypatch.setattr(loop, "validate", lambda run, step: setattr(run, "stop_requested", True))
+    loop.train(run)
+    assert [path.name for path in checkpoints_in(tmp_path)] == ["step_000001"]
+
+
+def test_waiting_for_a_checkpoint_tells_how_many_ranks_have_written_theirs(tmp_path):
+    run = SavingRun(tmp_path, 2)
+    run.save(1)
+    threading.Timer(0.7, run.may_write.set).start()
+    run.settle_save()
+    told = [event for event in run.track.take(0) if getattr(event, "name", "") == "saving"]
+    assert (told[-2].done, told[-2].total) == (0, 1) and told[-1].seconds >= 0.5
 
 
 @pytest.mark.parametrize("asynchronous", ["true", "false"])

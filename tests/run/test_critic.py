@@ -9,6 +9,7 @@ from tandem.checkpoint.checkpoints import write
 from tandem.config.checks import check
 from tandem.config.load import load
 from tandem.errors import UserError
+from tandem.progress import unseen
 from tandem.run import critic, loop, passes
 from tests.run.fake_run import FakeRun
 
@@ -107,10 +108,10 @@ def test_a_checkpoint_has_a_folder_of_the_critics_and_one_without_is_refused_by_
         (folder / "a.distcp").write_text("critic" if critic else "policy")
         from tandem.sync.digest import file_digest
 
-        return lambda: {"a.distcp": file_digest(folder / "a.distcp")}
+        return lambda progress: {"a.distcp": file_digest(folder / "a.distcp")}
 
     run.trainers.begin_save = save
-    final = write(tmp_path / "checkpoints" / "step_000001", None, lambda folder: run._begin_save_of_trainers(folder)())
+    final = write(tmp_path / "checkpoints" / "step_000001", None, lambda folder: run._begin_save_of_trainers(folder)(unseen))
     assert (final / "critic" / "a.distcp").read_text() == "critic" and (final / "trainers" / "a.distcp").read_text() == "policy"
     from tandem.config.checkpointfolder import Checkpoint, read_manifest
 

@@ -159,10 +159,10 @@ def test_every_sample_of_an_evaluation_is_written_with_the_parts_of_its_reward_a
 
 
 class Recorder:
-    """A run whose every method only notes its name; asked to stop in its first step."""
+    """A run of one step whose every method only notes its name."""
 
     def __init__(self, *overrides: str):
-        self.config, self.calls, self.total_steps, self.stop_requested = load("demo", overrides, env={}), [], 9, True
+        self.config, self.calls, self.total_steps, self.stop_requested = load("demo", overrides, env={}), [], 1, False
         self.trainers = self.track = self
         self.algorithm_state = AlgorithmState(0.0)
 
@@ -213,7 +213,7 @@ def test_the_trainer_makes_room_before_generators_start_and_they_sleep_until_the
             assert ("catch_up" in vars(run.generators)) == (task == "train"), "without trainers a new engine has the right weights"
 
 
-def test_a_stop_saves_before_it_validates_and_no_reference_is_kept_without_a_kl_term(monkeypatch) -> None:
+def test_a_run_saves_before_it_validates_and_no_reference_is_kept_without_a_kl_term(monkeypatch) -> None:
     monkeypatch.setattr(loop, "one_step", lambda run, step: run.calls.append("one_step"))
     monkeypatch.setattr(loop, "validate", lambda run, step: run.calls.append("validate"))
     run = Recorder("algorithm.kl.coef=0")

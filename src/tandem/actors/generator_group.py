@@ -17,6 +17,7 @@ from tandem.actors.waiting import wait
 from tandem.config.schema import Config
 from tandem.data.types import Prompt
 from tandem.errors import RunError, UserError
+from tandem.progress import Progress
 from tandem.rollout.types import Completion, Part, Request, SamplingParams, requests_of
 
 log = logging.getLogger(__name__)
@@ -61,7 +62,7 @@ class GeneratorGroup:
     Args:
         seats, shared_devices: of each generator: Ray's options, and ids of the devices it sees that training ranks have, its own first.
         note: shows a line to the person who watches the run.
-        progress: (samples done, samples in all) of a rollout.
+        progress: (done, in all): engines that are started, samples of a rollout.
     """
 
     def __init__(
@@ -71,7 +72,7 @@ class GeneratorGroup:
         shared_devices: list[list[str]],
         run_dir: str,
         note: Callable[[str], None],
-        progress: Callable[[int, int], None],
+        progress: Progress,
     ):
         self.config, self.note, self.progress = config, note, progress
         self.timeout_s, self.health_timeout_s = config.rollout.timeout_s, config.rollout.health_timeout_s
@@ -88,7 +89,7 @@ class GeneratorGroup:
 
     def start(self, model_path: str, banned_token_ids: list[int], stop_token_ids: list[int]) -> None:
         self._start_arguments = (model_path, banned_token_ids, stop_token_ids)
-        started = wait([replica.start() for replica in self.replicas], self.timeout_s, "starting the generators")
+        started = wait([replica.start() for replica in self.replicas], self.timeout_s, "starting the generators", self.progress)
         for replica, (node, family) in zip(self.replicas, started):
             replica.node, replica.family = node, family
 

@@ -4,7 +4,7 @@ import time
 from typing import Any
 
 
-class Progress:
+class PushedProgress:
     """Call with (done, total). Nothing waits for the other side; one push in `every_s` seconds at most, and one when all is done.
 
     Args:

@@ -16,6 +16,7 @@ from tandem.config.schema import Config
 from tandem.data.types import Sequence
 from tandem.engine.export import Piece
 from tandem.errors import RunError
+from tandem.progress import Progress, unseen
 from tandem.sync.types import Meeting
 
 POLL_S = 0.05  # between questions whether a checkpoint has been written
@@ -99,32 +100,34 @@ class TrainGroup:
         """Whether each rank's node has this file."""
         return self._all("looking at the run's folder", "sees", str(path))
 
-    def begin_save(self, path: Path, *, optimizer: bool = True, critic: bool = False) -> Callable[[], dict[str, str]]:
+    def begin_save(self, path: Path, *, optimizer: bool = True, critic: bool = False) -> Callable[[Progress], dict[str, str]]:
         """Have policy or critic, with optimizer or the model alone, copied into host memory; ranks then write while they go on training.
 
         Returns:
-            A function that waits until all is written, on any thread, and returns every file in `path` and its checksum.
+            A function that waits until all is written, on any thread, and returns every file in `path` and its checksum; it tells its
+            argument how many of all ranks have written theirs.
         """
         self._all("copying what is saved", "begin_save", str(path), optimizer, critic)
-        return lambda: self._saved(critic)
+        return lambda progress: self._saved(critic, progress)
 
-    def _saved(self, critic: bool) -> dict[str, str]:
+    def _saved(self, critic: bool, progress: Progress) -> dict[str, str]:
         ends = time.monotonic() + self.timeout_s
         try:
-            parts = self._poll_saved(self.ranks, critic, ends)
+            parts = self._poll_saved(self.ranks, critic, ends, progress)
             wait([self.ranks[0].conclude_save.remote([part.results for part in parts], critic)], self.timeout_s, "saving")
-            parts += self._poll_saved(self.ranks[:1], critic, ends)
+            parts += self._poll_saved(self.ranks[:1], critic, ends, unseen)
         finally:
             for rank in self.ranks:
                 rank.end_save.remote(critic)
         return {name: digest for part in parts for name, digest in part.digests.items()}
 
-    def _poll_saved(self, ranks: list[Any], critic: bool, ends: float) -> list[Any]:
+    def _poll_saved(self, ranks: list[Any], critic: bool, ends: float, progress: Progress) -> list[Any]:
         """Each of these ranks' `Written`. They are asked without the lock, and answer between other calls."""
         told: list[Any] = [None] * len(ranks)
         while left := [index for index, one in enumerate(told) if one is None]:
             for index, one in zip(left, wait([ranks[index].saved.remote(critic) for index in left], self.timeout_s, "saving")):
                 told[index] = one
+            progress(len(told) - told.count(None), len(told))
             if None in told and time.monotonic() > ends:
                 raise RunError(f"saving took longer than {self.timeout_s:.0f} s", "the disk is slow or hangs", "raise trainer.timeout_s")
             time.sleep(POLL_S if None in told else 0)

@@ -23,7 +23,7 @@ class TrainRank:
     def __init__(self, config: Config, rank: int, run_dir: str, controller: Any | None = None):
         """Args: controller: of rank 0, who hears how far its calls are."""
         from tandem import devices
-        from tandem.actors.progress import Progress
+        from tandem.actors.progress import PushedProgress
 
         self.config, self.rank, self.run_dir = config, rank, Path(run_dir)
         self.device = devices.DEVICES[config.device]
@@ -31,7 +31,7 @@ class TrainRank:
         see_only(self.device, claimed_devices(self.device))
         log_to_file(self.run_dir / "logs" / f"train_rank_{rank}.log")
         self.engine: Any = None
-        self._progress = Progress(controller)
+        self._progress = PushedProgress(controller)
         self.critic: Any = None
         self._writer: Any = None
         self._links: dict[int, Any] = {}  # to each engine

@@ -1,6 +1,7 @@
 """Waiting for actors: every wait has a limit, and hands on the other side's own error."""
 
 import errno
+import time
 from typing import Any
 
 import ray
@@ -8,6 +9,7 @@ from ray.exceptions import GetTimeoutError, RayActorError, RayTaskError
 
 from tandem.actors import cluster
 from tandem.errors import RunError, UserError
+from tandem.progress import Progress
 
 # Cheapest first, as `tandem plan` tries them.
 MORE_MEMORY = (
@@ -25,15 +27,23 @@ def is_out_of_memory(cause: BaseException) -> bool:
     return isinstance(cause, RuntimeError) and any(words in str(cause) for words in _OUT_OF_MEMORY)
 
 
-def wait(futures: list[Any], timeout_s: float, what: str) -> list[Any]:
+def wait(futures: list[Any], timeout_s: float, what: str, progress: Progress | None = None) -> list[Any]:
     """Results in order, or the first failure as it happened on the other side.
+
+    Args:
+        progress: told how many of all are there whenever there is one more.
 
     Raises:
         RunError: the limit passed, or an actor's process is gone.
         UserError: raised over there.
     """
+    ends = time.monotonic() + timeout_s
     try:
-        return ray.get(futures, timeout=timeout_s)
+        for num in range(1, len(futures)) if progress else ():
+            ready, _ = ray.wait(futures, num_returns=num, timeout=max(ends - time.monotonic(), 0))
+            ray.get(ready)  # a failure is told at once
+            progress(len(ready), len(futures))
+        return ray.get(futures, timeout=max(ends - time.monotonic(), 0))
     except GetTimeoutError as error:
         raise RunError(
             f"{what} took longer than {timeout_s:.0f} s",

@@ -16,6 +16,7 @@ from tandem.config.weightfiles import INDEX, MODEL, TRAINED_DTYPES, Header, Stor
 from tandem.data.assets import with_assets
 from tandem.engine.fork_ranks import fork_ranks
 from tandem.errors import UserError
+from tandem.progress import Progress
 from tandem.qwen3_5.checkpoint import HuggingFaceFolder
 from tandem.sync.digest import file_digest
 
@@ -104,7 +105,7 @@ def check_room(out: Path, num_bytes: int) -> None:
         )
 
 
-def check_bytes(checkpoint: Checkpoint, progress: Callable[[int, int], None]) -> None:
+def check_bytes(checkpoint: Checkpoint, progress: Progress) -> None:
     """Raises UserError, naming the file, when one of the ranks' files has changed. Args: progress: told (done, total), in files."""
     files = {name: digest for name, digest in checkpoint.digests.items() if name.startswith(f"{TRAINERS}/")}
     for number, (name, digest) in enumerate(files.items(), 1):

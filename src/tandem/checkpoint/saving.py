@@ -7,8 +7,11 @@ from concurrent.futures import wait as wait_for
 from pathlib import Path
 
 from tandem.errors import RunError, UserError
+from tandem.progress import Progress, unseen
 
 log = logging.getLogger(__name__)
+
+LOOK_S = 0.5
 
 
 class Saving:
@@ -17,28 +20,37 @@ class Saving:
     def __init__(self) -> None:
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="saving")
         self._pending: Future[Path] | None = None
+        self._written = (0, 0)
 
     @property
     def is_settled(self) -> bool:
         """Nothing is being written, and nothing that was has yet to be told."""
         return self._pending is None
 
-    def begin(self, complete: Callable[[], Path]) -> None:
+    def begin(self, complete: Callable[[Progress], Path]) -> None:
         """Run `complete` beside the loop. The save before has been settled: a second copy of the state would have no room."""
         assert self._pending is None, "one save at a time"
-        self._pending = self._thread.submit(complete)
+        self._written = (0, 0)
+        self._pending = self._thread.submit(complete, self._advanced)
 
-    def settle(self, *, wait: bool = True) -> bool:
+    def _advanced(self, done: int, total: int) -> None:
+        self._written = (done, total)
+
+    def settle(self, *, wait: bool = True, progress: Progress = unseen) -> bool:
         """Whether a save was completed since the last call.
 
         Args:
             wait: until it is; False: look only.
+            progress: told while this waits, as `complete` tells it.
 
         Raises:
             RunError: it failed.
         """
         if self._pending is None or not (wait or self._pending.done()):
             return False
+        while not self._pending.done():
+            progress(*self._written)
+            wait_for([self._pending], LOOK_S)
         pending, self._pending = self._pending, None
         pending.result()
         return True

@@ -2,7 +2,7 @@
 
 import json
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
@@ -12,6 +12,7 @@ import typer
 
 from tandem.cli.options import Json, Quiet
 from tandem.cli.output import result_stream
+from tandem.progress import Progress
 
 Name = Annotated[str, typer.Argument(metavar="RUN[/STEP]", help="a run's folder: its newest checkpoint, or RUN/40", show_default=False)]
 Out = Annotated[Path, typer.Option("--out", metavar="DIR", help="a folder that is empty or not there yet", show_default=False)]
@@ -35,7 +36,7 @@ def export(name: Name, out: Out, dtype: Dtype = "as-stored", model: Model = "", 
         with Console(quiet=quiet or as_json) as console:
 
             @contextmanager
-            def phase(what: str) -> Iterator[Callable[[int, int], None]]:
+            def phase(what: str) -> Iterator[Progress]:
                 began = time.monotonic()
                 console.emit(PhaseStarted(what))
                 yield lambda done, total: console.emit(PhaseAdvanced(what, done, total))

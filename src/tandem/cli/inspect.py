@@ -1,6 +1,6 @@
 """`tandem inspect`: rows of data files, and samples of a run."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -9,6 +9,7 @@ from rich.console import Console
 
 from tandem.cli.options import Overrides
 from tandem.config.load import load_defaults
+from tandem.progress import Progress
 
 if TYPE_CHECKING:
     from tandem.data.look import Look, SeenRow
@@ -72,7 +73,7 @@ def _builder(config: Any) -> Any:
     return PromptBuilder(config.model.path, config.data)
 
 
-def _progress() -> Callable[[int, int], None]:
+def _progress() -> Progress:
     """A line on standard error now and then, where a person waits."""
     import time
 

@@ -2,14 +2,13 @@
 
 import errno
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Literal
 
 from tandem.errors import UserError
+from tandem.progress import Progress
 
 Kind = Literal["model", "dataset"]
-Progress = Callable[[int, int], None]
 MODEL_FILES = ("*.json", "*.safetensors", "*.jinja", "*.txt")
 
 

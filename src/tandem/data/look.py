@@ -1,6 +1,5 @@
 """A look at data files before a run: which rows cannot be used, how long prompts are, what would be left out or cut."""
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from tandem.config.schema import DataConfig
@@ -8,6 +7,7 @@ from tandem.data.bad_rows import BadRow, BadRows
 from tandem.data.prompts import PromptBuilder
 from tandem.data.rows import read_rows
 from tandem.data.types import Row
+from tandem.progress import Progress, unseen
 
 
 class CollectedRows(BadRows):
@@ -45,9 +45,7 @@ class Look:
     overlong: list[SeenRow] = field(default_factory=list)
 
 
-def look(
-    files: list[str], data: DataConfig, builder: PromptBuilder | None, on_progress: Callable[[int, int], None] = lambda done, total: None
-) -> Look:
+def look(files: list[str], data: DataConfig, builder: PromptBuilder | None, on_progress: Progress = unseen) -> Look:
     """Every row of the files, good or bad.
 
     Args:

@@ -7,7 +7,7 @@ A processed image is several MB in fp32, so a data set of them does not fit into
 import multiprocessing
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import NamedTuple, overload
@@ -18,8 +18,7 @@ from tandem.data.lengths import LengthCache
 from tandem.data.prompts import PromptBuilder
 from tandem.data.types import Prompt, Row
 from tandem.errors import UserError
-
-Progress = Callable[[int, int], None]  # (rows done, rows in all)
+from tandem.progress import Progress
 
 
 class PromptSet(Sequence[Prompt]):

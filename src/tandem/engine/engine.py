@@ -1,7 +1,7 @@
 """One training rank: builds its part of the model, scores sequences, updates weights, hands out weights."""
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -13,6 +13,7 @@ from tandem.config.schema import Config
 from tandem.data.types import Sequence
 from tandem.devices.parts import choose_parts
 from tandem.engine import groups, objective, offload, optimizer, schedule
+from tandem.progress import Progress, unseen
 from tandem.qwen3_5 import routing, weights
 from tandem.qwen3_5.build import build_chunks
 from tandem.qwen3_5.checkpoint import HuggingFaceFolder
@@ -36,7 +37,7 @@ class Engine:
         banned_token_ids: list[int],
         *,
         policy: "Engine | None" = None,
-        progress: Callable[[int, int], None] = lambda done, total: None,
+        progress: Progress = unseen,
     ):
         """
         Args:
@@ -195,7 +196,7 @@ class Engine:
             temperature=1.0 if supervised else self.config.rollout.temperature,
             banned=[] if supervised else self.banned,
             entropy_grad=not supervised and algorithm.entropy_coef > 0,
-            progress=(lambda done, total: None) if supervised else self.progress,  # a warm start counts its steps
+            progress=unseen if supervised else self.progress,  # a warm start counts its steps
         )
         optimizer.set_lr(self.optimizer, lr)
         update_ok, grad_norm = optimizer.step(self.optimizer, self.device.current())

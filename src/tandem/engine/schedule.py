@@ -14,6 +14,7 @@ from tandem.config.schema import Config
 from tandem.data.packing import PackedBatch, pack, plan_micro_batches
 from tandem.data.types import Sequence
 from tandem.errors import UserError
+from tandem.progress import Progress, unseen
 from tandem.qwen3_5.layout import sequence_layout
 from tandem.qwen3_5.model import ModelInput
 
@@ -89,7 +90,7 @@ def run(
     device: str,
     *,
     forward_only: bool,
-    progress: Callable[[int, int], None] = lambda done, total: None,
+    progress: Progress = unseen,
     **scoring,
 ) -> list[Any]:
     """What `loss` reported for each micro-batch, on the last pipeline stage; an empty list elsewhere.

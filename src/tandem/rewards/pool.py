@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from tandem.errors import RunError
+from tandem.progress import Progress
 from tandem.rewards import check_name
 from tandem.rewards.process import START_LIMIT_S, Starter, Terms, Worker
 from tandem.rewards.types import Grade, Item
@@ -50,7 +51,7 @@ class RewardPool:
         self._starter = Starter(self._terms)
         self._workers = [Worker(self._starter, self._terms) for _ in range(num_workers)]
 
-    def grade(self, items: Sequence[tuple[Any, ...]], on_progress: Callable[[int, int], None] | None = None) -> list[Grade]:
+    def grade(self, items: Sequence[tuple[Any, ...]], on_progress: Progress | None = None) -> list[Grade]:
         """The grade of each item, in order.
 
         An item over the limit scores 0 with reason `timeout`, one that brings its worker down with `crashed`, one on which

@@ -1,11 +1,12 @@
 """What one call of the pool still has to grade."""
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import islice, takewhile
 from typing import Any
 
+from tandem.progress import Progress
 from tandem.rewards.types import Grade, Item
 
 MAX_TRIES = 2  # an item whose worker dies twice is the reason; once may have been the out-of-memory killer
@@ -16,7 +17,7 @@ class Work:
     """What one call of `grade` still has to do. Items are numbered."""
 
     items: Sequence[Item]
-    on_progress: Callable[[int, int], None] | None
+    on_progress: Progress | None
     num_done: int = 0
     grades: list[Grade | None] = field(init=False)
     waiting: deque[int] = field(init=False)

@@ -3,7 +3,7 @@
 import json
 import logging
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 
@@ -28,6 +28,7 @@ from tandem.data.rows import read_rows
 from tandem.data.types import Prompt
 from tandem.doctor.versions import versions
 from tandem.errors import RunError, UserError, cannot_write
+from tandem.progress import Progress, part_of, unseen
 from tandem.qwen3_5.checkpoint import HuggingFaceFolder
 from tandem.rewards.pool import RewardPool
 from tandem.rollout.environment import load_environment
@@ -254,7 +255,7 @@ class Run:
         self.trainers.keep_reference()
         target = self.run_dir / FOLDER / REFERENCE
         if self.config.warm_start.max_steps and not target.exists():
-            checkpoints.write(target, None, lambda folder: self.trainers.begin_save(folder, optimizer=False)())
+            checkpoints.write(target, None, lambda folder: self.trainers.begin_save(folder, optimizer=False)(unseen))
 
     def resume(self, checkpoint: Checkpoint) -> int:
         """Go on as if the run had not ended: weights, optimizer, random numbers, rows, reference, records. Returns the steps done.
@@ -302,16 +303,16 @@ class Run:
             "config": without_secrets(self.given.model_dump(mode="json")),
             "versions": versions(),
         }
+        self.settle_save()
         with self.track.phase("saving"):
-            self.settle_save()
             checkpoints.begin(final)
             written = self._begin_save_of_trainers(checkpoints.beside(final))
-            self.saving.begin(lambda: checkpoints.complete(final, state, written))
-            if wait or not self.config.trainer.async_save:
-                self.settle_save()
+            self.saving.begin(lambda progress: checkpoints.complete(final, state, lambda: written(progress)))
+        if wait or not self.config.trainer.async_save:
+            self.settle_save()
         return final
 
-    def _begin_save_of_trainers(self, folder: Path) -> Callable[[], dict[str, str]]:
+    def _begin_save_of_trainers(self, folder: Path) -> Callable[[Progress], dict[str, str]]:
         """Policy, and critic where there is one, each into a folder of its own in `folder`."""
         written = {}
         for name in (TRAINERS, CRITIC) if has_critic(self.config) else (TRAINERS,):
@@ -320,12 +321,23 @@ class Run:
             except OSError as error:
                 raise cannot_write(folder / name, error, "checkpoint") from error
             written[name] = self.trainers.begin_save(folder / name, critic=name == CRITIC)
-        return lambda: {f"{name}/{file}": digest for name, wait in written.items() for file, digest in wait().items()}
+
+        def wait_for_all(progress: Progress) -> dict[str, str]:
+            digests = {}
+            for index, (name, wait) in enumerate(written.items()):
+                found = wait(part_of(progress, index, len(written)))
+                digests |= {f"{name}/{file}": digest for file, digest in found.items()}
+            return digests
+
+        return wait_for_all
 
     def settle_save(self, *, wait: bool = True) -> None:
         """Raises RunError when the checkpoint that is being written, or was since, failed. Args: wait: until it is complete."""
-        if self.saving.settle(wait=wait):
-            self.prune()
+        if self.saving.is_settled:
+            return
+        with self.track.phase("saving") if wait else nullcontext(unseen) as progress:
+            if self.saving.settle(wait=wait, progress=progress):
+                self.prune()
 
     def prune(self) -> None:
         trainer = self.config.trainer

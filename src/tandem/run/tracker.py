@@ -4,7 +4,7 @@ import errno
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from tandem.config.schema import Config
+from tandem.progress import Progress, part_of
 from tandem.run.samples import Sample
 from tandem.secrets import without_secrets
 from tandem.track.events import Event, Note, PhaseAdvanced, PhaseEnded, PhaseStarted, StepDone
@@ -54,7 +55,7 @@ class Tracker:
         self.emit(Note(without_secrets(text)))
 
     @contextmanager
-    def phase(self, name: str, total: int = 0) -> Iterator[Callable[[int, int], None]]:
+    def phase(self, name: str, total: int = 0) -> Iterator[Progress]:
         """Show a piece of work while it lasts; yields a function (done, total) for its progress."""
         began = time.monotonic()
         self._open.append(name)
@@ -68,7 +69,7 @@ class Tracker:
             self.phase_seconds[name] = self.phase_seconds.get(name, 0.0) + seconds
             self.emit(PhaseEnded(name, seconds))
 
-    def progress(self, name: str) -> Callable[[int, int], None]:
+    def progress(self, name: str) -> Progress:
         """Progress of the open phase `name`."""
         return lambda done, total: self.emit(PhaseAdvanced(name, done, total))
 
@@ -81,8 +82,7 @@ class Tracker:
     def advanced_within(self, done: int, total: int) -> None:
         """Progress of what a rank was asked in the open phase, or in its present part. A phase counted otherwise keeps its count."""
         if self._open and not self._counted:
-            part, num_parts = self._part
-            self.emit(PhaseAdvanced(self._open[-1], part * total + done, num_parts * total))
+            part_of(self.progress(self._open[-1]), *self._part)(done, total)
 
     def part(self, number: int, of: int) -> None:
         """The open phase consists of `of` equal pieces of work, and that of this number, from 0, begins."""
